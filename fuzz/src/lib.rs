@@ -1,0 +1,1 @@
+//! Fuzz target bodies as plain functions, replayed by cargo test

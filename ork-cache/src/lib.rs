@@ -1,0 +1,1 @@
+//! Which weights are in the NPU's window, and when: plan, residency, prefetch, experts

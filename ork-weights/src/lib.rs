@@ -1,0 +1,1 @@
+//! Model weights for the RK3588 NPU: read, quantise, tile, and keep in .orkpack files

@@ -1,0 +1,1 @@
+//! Benches that print a measured ratio beside its target

@@ -1,0 +1,1 @@
+//! A preloadable library that puts the simulated NPU under unmodified programs

@@ -1,0 +1,1 @@
+//! The rknpu kernel driver and the RK3588 NPU in software

@@ -1,0 +1,1 @@
+//! Safe access to the NPU of the RK3588: domains, buffers, cores and matmul
