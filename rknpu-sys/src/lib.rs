@@ -1,1 +1,34 @@
-//! The user-space interface of the rknpu kernel driver and the register map of the RK3588 NPU
+//! The user-space interface of the `rknpu` kernel driver and the register map of the RK3588 NPU.
+//!
+//! Nothing here has an opinion: structs, numbers, layouts and raw calls. What may be done with
+//! them, and in which order, is the business of the `rknpu` crate.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`uapi`] | the structs that the driver reads and writes, each field's offset asserted at compile time |
+//! | [`flags`] | memory, sync and job flags, core masks |
+//! | [`action`] | the codes of `ACTION` |
+//! | [`drm`] | the generic DRM and dma-buf structs used beside them |
+//! | [`ioctl`] | request words and the raw calls |
+//! | [`regs`] | blocks, registers and fields of the NPU, and how a register command is written |
+//! | [`layout`] | where the NPU expects each weight: slices, tiles, offsets |
+//!
+//! The structs are those of the vendor driver 0.9.8 (2024-08-28), and the 40-byte
+//! `MEM_CREATE` of the drivers before 0.9.6. They are the same on x86-64 and aarch64.
+//!
+//! ```
+//! use rknpu_sys::{ioctl, uapi::MemCreate};
+//!
+//! assert_eq!(size_of::<MemCreate>(), 48);
+//! assert_eq!(ioctl::MEM_CREATE, 0xC030_6442);
+//! ```
+#![no_std]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+pub mod action;
+pub mod drm;
+pub mod flags;
+pub mod ioctl;
+pub mod layout;
+pub mod regs;
+pub mod uapi;

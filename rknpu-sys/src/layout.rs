@@ -1,0 +1,284 @@
+//! Where the NPU expects each weight of a matrix `W[K][N]` (K inputs, N output channels).
+//!
+//! The matrix is cut into **slices**: K into runs of [`Precision::k_slice`], N into runs of
+//! [`N_SLICE`] channels, N outer and K inner, each slice padded to a page. A slice is a row of
+//! **tiles** of [`Precision::tile_width`] channels, each `32 × kp` bytes long whatever the
+//! precision. In a tile, blocks of 32 consecutive k follow each other; in a block, the 32 values of
+//! one channel lie together. With k and n local to the slice, `kp` its rows and T the tile width:
+//!
+//! ```text
+//! element = ((n / T * (kp / 32) + k / 32) * T + n % T) * 32 + k % 32
+//! ```
+//!
+//! Source: public C drivers for the RK3588, checked by them on boards. The order of the two int4
+//! nibbles (even element low) is inferred; [`LOW_NIBBLE_FIRST`] is the one place that says so.
+//!
+//! ```
+//! use rknpu_sys::layout::{Layout, Precision};
+//!
+//! let layout = Layout::new(1056, 64, Precision::Int8)?;
+//! assert_eq!(layout.slices().count(), 2); // k 0..1024 and 1024..1056
+//! assert_eq!(layout.bytes(), 1024 * 64 + 4096); // the second, 2048 bytes, padded to a page
+//! assert_eq!(layout.element(1024, 0), Some((1, 0)));
+//! # Ok::<(), rknpu_sys::layout::LayoutError>(())
+//! ```
+
+use core::fmt;
+
+/// Slices start on multiples of this many bytes.
+pub const PAGE: u64 = 4096;
+/// Channels of a slice at most; a program for 16384 is silently wrong on a board.
+pub const N_SLICE: u32 = 8192;
+/// Consecutive k that lie together.
+pub const K_BLOCK: u32 = 32;
+/// int4: the element with the even index is in the low nibble.
+pub const LOW_NIBBLE_FIRST: bool = true;
+
+/// How a weight is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Precision {
+    /// 8-bit codes.
+    Int8,
+    /// IEEE half floats.
+    Fp16,
+    /// Two 4-bit codes a byte.
+    Int4,
+}
+
+impl Precision {
+    /// Rows of a slice at most.
+    pub const fn k_slice(self) -> u32 {
+        match self {
+            Precision::Int8 => 1024,
+            Precision::Fp16 => 2048,
+            Precision::Int4 => 10752,
+        }
+    }
+
+    /// Channels of a tile; N must be a multiple.
+    pub const fn tile_width(self) -> u32 {
+        match self {
+            Precision::Int8 => 32,
+            Precision::Fp16 => 16,
+            Precision::Int4 => 64,
+        }
+    }
+
+    /// Bits of one element.
+    pub const fn bits(self) -> u32 {
+        match self {
+            Precision::Int8 => 8,
+            Precision::Fp16 => 16,
+            Precision::Int4 => 4,
+        }
+    }
+
+    /// Bytes of one tile of `kp` rows.
+    pub const fn tile_bytes(self, kp: u32) -> u64 {
+        kp as u64 * 32
+    }
+}
+
+/// A shape that cannot be tiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayoutError {
+    /// Rows.
+    pub k: u32,
+    /// Channels.
+    pub n: u32,
+    /// Precision that was asked for.
+    pub precision: Precision,
+}
+
+impl fmt::Display for LayoutError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "K={} N={} does not tile as {:?}: K must be a multiple of {K_BLOCK} and N of {}, both above 0",
+            self.k,
+            self.n,
+            self.precision,
+            self.precision.tile_width()
+        )
+    }
+}
+
+impl core::error::Error for LayoutError {}
+
+/// One slice: `nc` channels from `n0`, `kp` rows from `k0`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// First channel.
+    pub n0: u32,
+    /// Channels.
+    pub nc: u32,
+    /// First row.
+    pub k0: u32,
+    /// Rows.
+    pub kp: u32,
+    /// First byte in the tiled weight; a multiple of [`PAGE`].
+    pub offset: u64,
+    /// Bytes of its tiles, without padding.
+    pub bytes: u64,
+}
+
+impl Slice {
+    /// Bytes with the padding to a whole page.
+    pub const fn padded_bytes(&self) -> u64 {
+        self.bytes.div_ceil(PAGE) * PAGE
+    }
+}
+
+/// The layout of one weight matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Layout {
+    k: u32,
+    n: u32,
+    precision: Precision,
+}
+
+impl Layout {
+    /// # Errors
+    /// [`LayoutError`] when K is no multiple of 32 or N none of the tile width, or one is 0.
+    pub const fn new(k: u32, n: u32, precision: Precision) -> Result<Layout, LayoutError> {
+        if k == 0
+            || n == 0
+            || !k.is_multiple_of(K_BLOCK)
+            || !n.is_multiple_of(precision.tile_width())
+        {
+            return Err(LayoutError { k, n, precision });
+        }
+        Ok(Layout { k, n, precision })
+    }
+
+    /// Rows (inputs).
+    pub const fn k(&self) -> u32 {
+        self.k
+    }
+
+    /// Channels (outputs).
+    pub const fn n(&self) -> u32 {
+        self.n
+    }
+
+    /// Element type.
+    pub const fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    /// Slices in K.
+    pub const fn k_slices(&self) -> u32 {
+        self.k.div_ceil(self.precision.k_slice())
+    }
+
+    /// Slices in N.
+    pub const fn n_slices(&self) -> u32 {
+        self.n.div_ceil(N_SLICE)
+    }
+
+    /// Slice `index` = n-slice × [`Layout::k_slices`] + k-slice; `None` past the last.
+    pub const fn slice(&self, index: u32) -> Option<Slice> {
+        let (ns, ks) = (index / self.k_slices(), index % self.k_slices());
+        if ns >= self.n_slices() {
+            return None;
+        }
+        let (n0, k0) = (ns * N_SLICE, ks * self.precision.k_slice());
+        let nc = if self.n - n0 < N_SLICE { self.n - n0 } else { N_SLICE };
+        let full = self.precision.k_slice();
+        let kp = if self.k - k0 < full { self.k - k0 } else { full };
+        // Before it: whole n-slices, then the k-slices of this one, all of full height.
+        let offset = self.row_of_slices(N_SLICE) * ns as u64 + self.padded(full, nc) * ks as u64;
+        Some(Slice { n0, nc, k0, kp, offset, bytes: self.plain(kp, nc) })
+    }
+
+    /// All slices, in the order in which they lie in memory.
+    pub fn slices(&self) -> impl Iterator<Item = Slice> + '_ {
+        (0..self.k_slices() * self.n_slices()).filter_map(|i| self.slice(i))
+    }
+
+    /// Bytes of the whole weight, each slice padded.
+    pub const fn bytes(&self) -> u64 {
+        let last = self.n - (self.n_slices() - 1) * N_SLICE;
+        self.row_of_slices(N_SLICE) * (self.n_slices() - 1) as u64 + self.row_of_slices(last)
+    }
+
+    /// Slice index and element index inside it of `W[k][n]`; `None` outside the matrix.
+    pub const fn element(&self, k: u32, n: u32) -> Option<(u32, u64)> {
+        if k >= self.k || n >= self.n {
+            return None;
+        }
+        let index = n / N_SLICE * self.k_slices() + k / self.precision.k_slice();
+        let Some(slice) = self.slice(index) else { return None };
+        let (k, n, t) = (k - slice.k0, n - slice.n0, self.precision.tile_width());
+        let block = (n / t) as u64 * (slice.kp / K_BLOCK) as u64 + (k / K_BLOCK) as u64;
+        Some((index, (block * t as u64 + (n % t) as u64) * K_BLOCK as u64 + (k % K_BLOCK) as u64))
+    }
+
+    const fn plain(&self, kp: u32, nc: u32) -> u64 {
+        self.precision.tile_bytes(kp) * (nc / self.precision.tile_width()) as u64
+    }
+
+    const fn padded(&self, kp: u32, nc: u32) -> u64 {
+        self.plain(kp, nc).div_ceil(PAGE) * PAGE
+    }
+
+    /// Bytes of all k-slices of an n-slice of `nc` channels.
+    const fn row_of_slices(&self, nc: u32) -> u64 {
+        let full = self.precision.k_slice();
+        let whole = self.k / full;
+        let rest = self.k % full;
+        let tail = if rest == 0 { 0 } else { self.padded(rest, nc) };
+        self.padded(full, nc) * whole as u64 + tail
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_follow_the_padded_slices() {
+        for precision in [Precision::Int8, Precision::Fp16, Precision::Int4] {
+            for (k, n) in [(32, 64), (1056, 64), (2080, 8256), (10784, 16448), (4096, 8192)] {
+                let layout = Layout::new(k, n, precision).unwrap();
+                let mut at = 0;
+                for slice in layout.slices() {
+                    assert_eq!(slice.offset, at);
+                    at += slice.padded_bytes();
+                }
+                assert_eq!(layout.bytes(), at);
+            }
+        }
+    }
+
+    #[test]
+    fn elements_are_a_permutation() {
+        let layout = Layout::new(1056, 96, Precision::Int8).unwrap();
+        let mut seen: [[bool; 96]; 1056] = [[false; 96]; 1056];
+        let bytes: [u64; 2] = [1024 * 96, 32 * 96];
+        for k in 0..1056 {
+            for n in 0..96 {
+                let (slice, element) = layout.element(k, n).unwrap();
+                assert!(element < bytes[slice as usize]);
+                let flat = (element + if slice == 1 { bytes[0] } else { 0 }) as usize;
+                assert!(!core::mem::replace(&mut seen[flat / 96][flat % 96], true));
+            }
+        }
+        assert_eq!(layout.element(1056, 0), None);
+        assert_eq!(layout.element(0, 96), None);
+    }
+
+    #[test]
+    fn shapes_that_do_not_tile_are_refused() {
+        for (k, n, p) in [
+            (0, 32, Precision::Int8),
+            (32, 0, Precision::Int8),
+            (33, 32, Precision::Int8),
+            (32, 48, Precision::Int8),
+            (32, 24, Precision::Fp16),
+            (32, 96, Precision::Int4),
+        ] {
+            assert_eq!(Layout::new(k, n, p), Err(LayoutError { k, n, precision: p }));
+        }
+    }
+}
