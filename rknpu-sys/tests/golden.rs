@@ -97,7 +97,7 @@ fn requests_match_the_headers_and_the_nix_macros() {
             request_code_readwrite!(b'd', 0x42, size_of::<uapi::MemCreate>()),
         ),
         (
-            "MEM_CREATE_V40",
+            "MEM_CREATE_v40",
             ioctl::MEM_CREATE_V40,
             request_code_readwrite!(b'd', 0x42, size_of::<uapi::MemCreateV40>()),
         ),
