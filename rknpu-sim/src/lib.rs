@@ -1,1 +1,3 @@
-//! The rknpu kernel driver and the RK3588 NPU in software
+//! The rknpu kernel driver and the RK3588 NPU in software.
+
+pub mod engine;
