@@ -1,1 +1,15 @@
 //! Which weights are in the NPU's window, and when: plan, residency, prefetch, experts
+
+pub mod backend;
+mod cache;
+pub mod core;
+pub mod error;
+pub mod fake;
+mod ids;
+pub mod policy;
+pub mod stats;
+mod sync;
+
+pub use cache::{Cache, Pinned, Visit};
+pub use error::{Cause, Error, Result};
+pub use ids::{ClassId, DomainId, SlotId, WeightId};

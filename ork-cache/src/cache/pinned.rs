@@ -1,0 +1,106 @@
+//! Guards: a pinned weight, and a visit to a domain.
+
+use std::fmt;
+use std::ops::Deref;
+
+use super::{Cache, Shared};
+use crate::backend::Backend;
+use crate::error::{Error, Result};
+use crate::ids::{DomainId, WeightId};
+use crate::sync::{Arc, lock};
+
+/// A weight that stays where it is until this is dropped. Owns what it needs, so it may outlive
+/// every [`Cache`] handle and move between threads.
+#[must_use = "the weight is unpinned at once"]
+pub struct Pinned<B: Backend> {
+    /// `None` only while being dropped.
+    buffer: Option<Arc<B::Buffer>>,
+    shared: Arc<Shared<B>>,
+    weight: WeightId,
+}
+
+impl<B: Backend> Pinned<B> {
+    pub(super) fn new(
+        shared: &Arc<Shared<B>>,
+        buffer: Arc<B::Buffer>,
+        weight: WeightId,
+    ) -> Pinned<B> {
+        Pinned { buffer: Some(buffer), shared: shared.clone(), weight }
+    }
+
+    /// The weight.
+    pub fn weight(&self) -> WeightId {
+        self.weight
+    }
+}
+
+impl<B: Backend> Deref for Pinned<B> {
+    type Target = B::Buffer;
+
+    fn deref(&self) -> &B::Buffer {
+        self.buffer.as_deref().expect("the buffer is there until drop")
+    }
+}
+
+impl<B: Backend> fmt::Debug for Pinned<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pinned").field("weight", &self.weight).finish_non_exhaustive()
+    }
+}
+
+impl<B: Backend> Drop for Pinned<B> {
+    fn drop(&mut self) {
+        // First the share of the buffer, then the pin: once the pin is gone another thread may
+        // want the buffer for itself.
+        self.buffer = None;
+        self.shared.unpin(self.weight);
+    }
+}
+
+/// A visit to one domain: jobs of this domain may run, nothing touches another one.
+#[must_use = "the visit ends at once"]
+pub struct Visit<B: Backend> {
+    cache: Cache<B>,
+    domain: DomainId,
+}
+
+impl<B: Backend> Visit<B> {
+    pub(super) fn new(cache: &Cache<B>, domain: DomainId) -> Visit<B> {
+        Visit { cache: cache.clone(), domain }
+    }
+
+    /// The domain visited.
+    pub fn domain(&self) -> DomainId {
+        self.domain
+    }
+
+    /// As [`Cache::acquire`], for weights of this domain.
+    ///
+    /// # Errors
+    /// Those of [`Cache::acquire`], and a weight of another domain: loading it would have to
+    /// wait for this very visit to end.
+    pub fn acquire(&self, weight: WeightId) -> Result<Pinned<B>> {
+        let wanted = lock(&self.cache.shared.state).core.domain_of(weight);
+        match wanted {
+            Some(wanted) if wanted != self.domain => {
+                Err(Error::OtherDomain { weight, wanted, visited: self.domain })
+            }
+            _ => self.cache.acquire(weight),
+        }
+    }
+}
+
+impl<B: Backend> fmt::Debug for Visit<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Visit").field("domain", &self.domain).finish_non_exhaustive()
+    }
+}
+
+impl<B: Backend> Drop for Visit<B> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.cache.shared.state);
+        if state.gate.leave() {
+            self.cache.shared.wake(&mut state);
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! Who is where: the cache as a pure state machine.
+//!
+//! The core owns no memory, takes no time and does no I/O. Each call returns what must be done
+//! next ([`Step`]); the caller does it without a lock and reports back. Whatever the order of
+//! reports, these hold:
+//!
+//! * bytes that exist on the device never exceed the limits: bytes are entered before the device
+//!   is asked for them and struck off after it has really freed them;
+//! * a weight is loaded by one caller at a time, the others wait for that load;
+//! * a pinned weight is neither evicted nor overwritten;
+//! * the error of a load reaches those who waited for that load and nobody else.
+
+mod book;
+mod place;
+mod state;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub use book::Limits;
+pub use state::{Home, LoadId, Purpose, Stage, Step, Ticket, WeightSpec};
+
+use book::Book;
+use state::{Class, Failure, Slot, SlotState, State, Weight};
+
+use crate::error::{Cause, Error, Result};
+use crate::ids::{ClassId, DomainId, SlotId, WeightId};
+use crate::policy::Policy;
+
+/// Size of a page of device memory: buffers are multiples of it.
+pub const PAGE: u64 = 4096;
+
+/// What has happened to a load that a caller waits for.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Still under way: wait on.
+    Pending,
+    /// Over, and not failed: ask again for the weight.
+    Over,
+    /// Failed; each waiter is told once.
+    Failed(Cause),
+}
+
+/// Counts of what the core decided, since its creation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Uses that found the weight ready.
+    pub hits: u64,
+    /// Uses that found the weight being loaded by someone else.
+    pub joins: u64,
+    /// Loads begun for a use.
+    pub demand_loads: u64,
+    /// Loads begun ahead of a use.
+    pub prefetch_loads: u64,
+    /// Weights that lost their place to another.
+    pub evictions: u64,
+    /// Buffers given back to the device to make room.
+    pub frees: u64,
+    /// Prefetched weights that left without having been used.
+    pub wasted: u64,
+    /// Loads that failed.
+    pub failures: u64,
+    /// Buffers that the device failed to free; their bytes stay accounted.
+    pub lost: u64,
+}
+
+/// The state machine. See the [module](self) for what it guarantees.
+#[derive(Debug)]
+pub struct Core {
+    weights: Vec<Weight>,
+    slots: Vec<Slot>,
+    /// Ids of slots that do not exist at present.
+    gone: Vec<SlotId>,
+    classes: Vec<Class>,
+    book: Book,
+    policy: Box<dyn Policy>,
+    failures: Vec<Failure>,
+    loads: u64,
+    counters: Counters,
+}
+
+impl Core {
+    /// An empty cache.
+    pub fn new(limits: Limits, policy: Box<dyn Policy>) -> Core {
+        Core {
+            weights: Vec::new(),
+            slots: Vec::new(),
+            gone: Vec::new(),
+            classes: Vec::new(),
+            book: Book::new(limits),
+            policy,
+            failures: Vec::new(),
+            loads: 0,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Makes weights known; their ids follow each other from the returned one. Nothing is loaded.
+    ///
+    /// # Errors
+    /// A weight that cannot fit even alone, or whose domain or class does not exist. Nothing is
+    /// attached then.
+    pub fn attach(&mut self, specs: &[WeightSpec]) -> Result<WeightId> {
+        let first = WeightId(self.weights.len() as u32);
+        for (i, spec) in specs.iter().enumerate() {
+            self.check(WeightId(first.0 + i as u32), spec)?;
+        }
+        self.weights.extend(specs.iter().map(|spec| Weight {
+            bytes: spec.bytes.next_multiple_of(PAGE),
+            domain: spec.domain,
+            home: spec.home,
+            state: State::Absent,
+        }));
+        self.policy.grow(self.weights.len());
+        Ok(first)
+    }
+
+    fn check(&self, weight: WeightId, spec: &WeightSpec) -> Result<()> {
+        let &WeightSpec { bytes, domain, home } = spec;
+        self.domain(domain)?;
+        if let Home::Class(class) = home {
+            let known = self.classes.get(class.index()).filter(|c| c.domain == domain);
+            let slot = known.ok_or(Error::UnknownClass { class, domain })?.bytes;
+            if bytes > slot {
+                return Err(Error::LargerThanSlot { weight, bytes, class, slot });
+            }
+            return Ok(());
+        }
+        let limit = self.book.limits.of(domain);
+        if bytes.checked_next_multiple_of(PAGE).is_none_or(|b| b > limit) {
+            return Err(Error::TooLarge { weight, bytes, domain, limit });
+        }
+        Ok(())
+    }
+
+    fn domain(&self, domain: DomainId) -> Result<()> {
+        let known = self.book.limits.domains.len();
+        if domain.index() < known { Ok(()) } else { Err(Error::UnknownDomain { domain, known }) }
+    }
+
+    /// Reserves `count` slots of `bytes` each, to be created once by the caller, who reports each
+    /// with [`Core::slot_created`] or [`Core::slot_failed`].
+    ///
+    /// # Errors
+    /// An unknown domain, or slots that do not fit beside what is there.
+    pub fn add_class(
+        &mut self,
+        domain: DomainId,
+        bytes: u64,
+        count: usize,
+    ) -> Result<(ClassId, Vec<SlotId>)> {
+        self.domain(domain)?;
+        let (left, limit) = (self.book.left(domain), self.book.limits.of(domain));
+        let room = bytes
+            .checked_next_multiple_of(PAGE)
+            .and_then(|b| Some((b, b.checked_mul(count as u64)?)));
+        let Some((size, sum)) = room.filter(|&(_, sum)| sum <= left) else {
+            let needed = bytes.saturating_mul(count as u64).saturating_add(limit - left);
+            return Err(Error::NoRoomForSlots { count, bytes, domain, left, limit, needed });
+        };
+        let class = ClassId(self.classes.len() as u32);
+        self.book.enter(domain, sum);
+        let slots = (0..count)
+            .map(|_| {
+                self.new_slot(Slot {
+                    bytes: size,
+                    domain,
+                    class: Some(class),
+                    state: SlotState::Busy,
+                })
+            })
+            .collect();
+        self.classes.push(Class { bytes: size, domain, empty: Vec::with_capacity(count) });
+        Ok((class, slots))
+    }
+
+    /// A slot of a class exists now.
+    pub fn slot_created(&mut self, slot: SlotId) {
+        let Slot { class, state, .. } = &mut self.slots[slot.index()];
+        *state = SlotState::Empty;
+        if let Some(class) = *class {
+            self.classes[class.index()].empty.push(slot);
+        }
+    }
+
+    /// A slot of a class could not be created; its bytes are free for others.
+    pub fn slot_failed(&mut self, slot: SlotId) {
+        let Slot { bytes, domain, .. } = self.slots[slot.index()];
+        self.book.strike(domain, bytes);
+        self.retire(slot);
+    }
+
+    fn new_slot(&mut self, slot: Slot) -> SlotId {
+        match self.gone.pop() {
+            Some(id) => {
+                self.slots[id.index()] = slot;
+                id
+            }
+            None => {
+                self.slots.push(slot);
+                SlotId(self.slots.len() as u32 - 1)
+            }
+        }
+    }
+
+    fn retire(&mut self, slot: SlotId) {
+        self.slots[slot.index()].state = SlotState::Gone;
+        self.gone.push(slot);
+    }
+
+    /// What to do so that `weight` becomes ready; with [`Purpose::Demand`], [`Step::Hit`] has
+    /// pinned it and [`Step::Wait`] has entered the caller as a waiter.
+    ///
+    /// # Errors
+    /// An unknown weight, or one for which nothing can ever make room.
+    pub fn reserve(&mut self, weight: WeightId, purpose: Purpose) -> Result<Step> {
+        let known = self.weights.len();
+        let entry =
+            self.weights.get_mut(weight.index()).ok_or(Error::UnknownWeight { weight, known })?;
+        match &mut entry.state {
+            State::Ready { slot, pins, used, published: true } => {
+                let slot = *slot;
+                if purpose != Purpose::Demand {
+                    return Ok(Step::Ready);
+                }
+                *pins += 1;
+                *used = true;
+                self.counters.hits += 1;
+                if matches!(entry.home, Home::Fixed) {
+                    return Ok(Step::Hit(slot));
+                }
+                self.policy.touch(weight);
+                Ok(Step::Hit(slot))
+            }
+            State::Loading { waiters, load } => {
+                if purpose != Purpose::Demand {
+                    return Ok(Step::Ready);
+                }
+                *waiters += 1;
+                self.counters.joins += 1;
+                Ok(Step::Wait(*load))
+            }
+            State::Ready { slot, .. } => {
+                if purpose != Purpose::Demand {
+                    return Ok(Step::Ready);
+                }
+                let slot = *slot;
+                self.counters.hits += 1;
+                Ok(Step::Load(self.begin(weight, slot, Stage::Publish)))
+            }
+            State::Absent => self.place(weight, purpose),
+        }
+    }
+
+    /// The load is done: the weight is ready, pinned for the caller when `pin`. With `published`
+    /// false its bytes are in place but the NPU has not been handed them yet; the next use does.
+    pub fn complete(&mut self, ticket: Ticket, published: bool, pin: bool) {
+        let Ticket { weight, slot, .. } = ticket;
+        self.slots[slot.index()].state = SlotState::Holds(weight);
+        let entry = &mut self.weights[weight.index()];
+        entry.state = State::Ready { slot, pins: pin.into(), used: pin, published };
+        if matches!(entry.home, Home::Fixed) {
+            return;
+        }
+        // A weight that waited for its publishing has been in the policy's books since its copy.
+        if ticket.stage != Stage::Publish {
+            self.policy.insert(weight);
+        }
+        if pin {
+            self.policy.touch(weight);
+        }
+    }
+
+    /// The load failed. Waiters will get `cause` from [`Core::outcome`]. When `alive`, the buffer
+    /// still exists: a slot of a class is used again; any other must be freed by the caller, who
+    /// is given its id, and reported with [`Core::freed`].
+    pub fn fail(&mut self, ticket: Ticket, cause: &Cause, alive: bool) -> Option<SlotId> {
+        let Ticket { weight, slot, load, stage } = ticket;
+        self.counters.failures += 1;
+        if stage == Stage::Publish && !matches!(self.weights[weight.index()].home, Home::Fixed) {
+            self.policy.remove(weight);
+        }
+        let before = std::mem::replace(&mut self.weights[weight.index()].state, State::Absent);
+        if let State::Loading { waiters: remaining @ 1.., .. } = before {
+            self.failures.push(Failure { load, cause: cause.clone(), remaining });
+        }
+        if !alive {
+            self.slot_failed(slot);
+            return None;
+        }
+        if self.slots[slot.index()].class.is_some() {
+            self.slot_created(slot);
+            return None;
+        }
+        Some(self.leave(slot))
+    }
+
+    /// What became of the load that [`Step::Wait`] named.
+    pub fn outcome(&mut self, weight: WeightId, load: LoadId) -> Outcome {
+        if let Some(at) = self.failures.iter().position(|f| f.load == load) {
+            let failure = &mut self.failures[at];
+            failure.remaining -= 1;
+            let cause = failure.cause.clone();
+            if failure.remaining == 0 {
+                self.failures.swap_remove(at);
+            }
+            return Outcome::Failed(cause);
+        }
+        match self.weights.get(weight.index()).map(|w| &w.state) {
+            Some(State::Loading { load: now, .. }) if *now == load => Outcome::Pending,
+            _ => Outcome::Over,
+        }
+    }
+
+    /// The buffer of a slot named by [`Step::Free`] or [`Core::fail`] no longer exists.
+    pub fn freed(&mut self, slot: SlotId) {
+        let Slot { bytes, domain, .. } = self.slots[slot.index()];
+        self.book.left_for_good(domain, bytes);
+        self.counters.frees += 1;
+        self.retire(slot);
+    }
+
+    /// The device failed to free the slot's buffer: its bytes stay in the book for good.
+    pub fn lost(&mut self, slot: SlotId) {
+        let Slot { bytes, domain, .. } = self.slots[slot.index()];
+        self.book.stays(domain, bytes);
+        self.slots[slot.index()].state = SlotState::Lost;
+        self.counters.lost += 1;
+    }
+
+    /// A pin is given back; `true` when it was the last and the weight can now be evicted.
+    pub fn unpin(&mut self, weight: WeightId) -> bool {
+        match self.weights.get_mut(weight.index()).map(|w| (&mut w.state, w.home)) {
+            Some((State::Ready { pins, .. }, home)) => {
+                *pins = pins.saturating_sub(1);
+                *pins == 0 && !matches!(home, Home::Fixed)
+            }
+            _ => false,
+        }
+    }
+
+    /// Nobody waits for this prefetched weight any more: its place may be taken by a prefetch.
+    /// `true` when that changed anything.
+    pub fn release(&mut self, weight: WeightId) -> bool {
+        match self.weights.get_mut(weight.index()).map(|w| &mut w.state) {
+            Some(State::Ready { used, .. }) => !std::mem::replace(used, true),
+            _ => false,
+        }
+    }
+
+    /// Whether the weight is ready or on its way.
+    pub fn is_present(&self, weight: WeightId) -> bool {
+        self.weights.get(weight.index()).is_some_and(|w| !matches!(w.state, State::Absent))
+    }
+
+    /// Pins held on a weight at this moment.
+    pub fn pins(&self, weight: WeightId) -> u32 {
+        match self.weights.get(weight.index()).map(|w| &w.state) {
+            Some(State::Ready { pins, .. }) => *pins,
+            _ => 0,
+        }
+    }
+
+    /// Bytes of a weight, whole pages; 0 for an unknown one.
+    pub fn bytes_of(&self, weight: WeightId) -> u64 {
+        self.weights.get(weight.index()).map_or(0, |w| w.bytes)
+    }
+
+    /// Domain of a weight.
+    pub fn domain_of(&self, weight: WeightId) -> Option<DomainId> {
+        self.weights.get(weight.index()).map(|w| w.domain)
+    }
+
+    /// Domain and bytes of a slot.
+    pub fn slot(&self, slot: SlotId) -> (DomainId, u64) {
+        let Slot { domain, bytes, .. } = self.slots[slot.index()];
+        (domain, bytes)
+    }
+
+    /// Weights attached.
+    pub fn weights(&self) -> usize {
+        self.weights.len()
+    }
+
+    /// Slot ids given out so far; ids are used again.
+    pub fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Counts since creation.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Bytes that exist in `domain`, frees under way included.
+    pub fn used(&self, domain: DomainId) -> u64 {
+        if domain.index() < self.book.limits.domains.len() { self.book.used(domain) } else { 0 }
+    }
+
+    /// Bytes that exist over all domains, frees under way included.
+    pub fn total(&self) -> u64 {
+        self.book.total()
+    }
+
+    /// The largest [`Core::total`] so far.
+    pub fn peak(&self) -> u64 {
+        self.book.peak()
+    }
+
+    /// The limits given at creation.
+    pub fn limits(&self) -> &Limits {
+        &self.book.limits
+    }
+
+    /// Name of the policy.
+    pub fn policy(&self) -> &'static str {
+        self.policy.name()
+    }
+}

@@ -1,0 +1,146 @@
+//! Finding a place for a weight that has none.
+
+use super::Core;
+use super::state::{Home, LoadId, Purpose, Slot, SlotState, Stage, State, Step, Ticket};
+use crate::error::{Error, Result};
+use crate::ids::{ClassId, SlotId, WeightId};
+
+impl Core {
+    pub(super) fn place(&mut self, weight: WeightId, purpose: Purpose) -> Result<Step> {
+        let step = match self.weights[weight.index()].home {
+            Home::Class(class) => self.place_in_class(weight, class, purpose),
+            Home::Own | Home::Fixed => self.place_alone(weight, purpose)?,
+        };
+        if let Step::Load(_) = step {
+            match purpose {
+                Purpose::Demand => self.counters.demand_loads += 1,
+                Purpose::Prefetch | Purpose::Speculate => self.counters.prefetch_loads += 1,
+            }
+        }
+        Ok(step)
+    }
+
+    fn place_in_class(&mut self, weight: WeightId, class: ClassId, purpose: Purpose) -> Step {
+        // One place always stays for a demand, so that a guess never makes one wait.
+        let spare = if purpose == Purpose::Speculate { 1 } else { 0 };
+        let empty = &mut self.classes[class.index()].empty;
+        if empty.len() > spare
+            && let Some(slot) = empty.pop()
+        {
+            return Step::Load(self.begin(weight, slot, Stage::Refill));
+        }
+        if purpose == Purpose::Speculate && empty.is_empty() {
+            return Step::Full;
+        }
+        match self.choose(weight, purpose, |slot| slot.class == Some(class)) {
+            Some((_, slot)) => Step::Load(self.begin(weight, slot, Stage::Refill)),
+            None => Step::Full,
+        }
+    }
+
+    fn place_alone(&mut self, weight: WeightId, purpose: Purpose) -> Result<Step> {
+        let (need, domain) = {
+            let w = &self.weights[weight.index()];
+            (w.bytes, w.domain)
+        };
+        if need <= self.book.left(domain) {
+            self.book.enter(domain, need);
+            let state = SlotState::Busy;
+            let slot = self.new_slot(Slot { bytes: need, domain, class: None, state });
+            return Ok(Step::Load(self.begin(weight, slot, Stage::Create)));
+        }
+        if need <= self.book.left_soon(domain) {
+            return Ok(Step::Full);
+        }
+        // A victim in the same domain gives room there and in the total; one elsewhere only helps
+        // when the total is what is short.
+        let own_short = need > self.book.limits.domains[domain.index()] - self.book.used(domain);
+        let victim = self
+            .choose(weight, purpose, |slot| slot.class.is_none() && slot.domain == domain)
+            .or_else(|| {
+                if own_short {
+                    return None;
+                }
+                self.choose(weight, purpose, |slot| slot.class.is_none())
+            });
+        match victim {
+            // A buffer of the same size changes hands: no call to the device but the sync.
+            Some((bytes, slot)) if bytes == need && self.slots[slot.index()].domain == domain => {
+                Ok(Step::Load(self.begin(weight, slot, Stage::Refill)))
+            }
+            Some((_, slot)) => Ok(Step::Free(self.leave(slot))),
+            None if purpose == Purpose::Demand && !self.may_change(weight, own_short) => {
+                Err(self.no_room(weight))
+            }
+            None => Ok(Step::Full),
+        }
+    }
+
+    /// Evicts the policy's victim among the slots for which `place` holds: its slot is then busy
+    /// and the weight absent.
+    fn choose(
+        &mut self,
+        incoming: WeightId,
+        purpose: Purpose,
+        place: impl Fn(&Slot) -> bool,
+    ) -> Option<(u64, SlotId)> {
+        let Core { weights, slots, policy, .. } = self;
+        let mut pick = |unused_too: bool| {
+            policy.victim(incoming, &mut |w| match weights[w.index()].state {
+                State::Ready { slot, pins: 0, used, .. } => {
+                    (used || unused_too) && place(&slots[slot.index()])
+                }
+                _ => false,
+            })
+        };
+        // What was prefetched and not yet used goes last, and never for another prefetch.
+        let victim = match pick(false) {
+            None if purpose == Purpose::Demand => pick(true),
+            victim => victim,
+        }?;
+        let State::Ready { slot, used, .. } = self.weights[victim.index()].state else {
+            return None;
+        };
+        self.policy.remove(victim);
+        self.weights[victim.index()].state = State::Absent;
+        self.slots[slot.index()].state = SlotState::Busy;
+        self.counters.evictions += 1;
+        self.counters.wasted += u64::from(!used);
+        Some((self.slots[slot.index()].bytes, slot))
+    }
+
+    /// The slot's buffer is about to be freed; its bytes stay in the book until it is.
+    pub(super) fn leave(&mut self, slot: SlotId) -> SlotId {
+        let Slot { domain, bytes, state, .. } = &mut self.slots[slot.index()];
+        *state = SlotState::Busy;
+        self.book.leaving(*domain, *bytes);
+        slot
+    }
+
+    pub(super) fn begin(&mut self, weight: WeightId, slot: SlotId, stage: Stage) -> Ticket {
+        self.loads += 1;
+        let load = LoadId(self.loads);
+        self.slots[slot.index()].state = SlotState::Busy;
+        self.weights[weight.index()].state = State::Loading { load, waiters: 0 };
+        Ticket { weight, slot, load, stage }
+    }
+
+    /// Whether something can still make room for `weight`: a buffer under way, or one whose
+    /// weight may be evicted once its pins are gone. With `own_short` only its own domain counts.
+    fn may_change(&self, weight: WeightId, own_short: bool) -> bool {
+        let domain = self.weights[weight.index()].domain;
+        let near = |slot: &&Slot| slot.class.is_none() && (slot.domain == domain || !own_short);
+        self.slots.iter().filter(near).any(|slot| match slot.state {
+            SlotState::Busy => true,
+            SlotState::Holds(held) => !matches!(self.weights[held.index()].home, Home::Fixed),
+            SlotState::Gone | SlotState::Empty | SlotState::Lost => false,
+        })
+    }
+
+    fn no_room(&self, weight: WeightId) -> Error {
+        let w = &self.weights[weight.index()];
+        let (left, limit) = (self.book.left(w.domain), self.book.limits.of(w.domain));
+        let short = w.bytes - left;
+        Error::NoRoom { weight, bytes: w.bytes, domain: w.domain, held: limit - left, limit, short }
+    }
+}

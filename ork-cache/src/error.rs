@@ -1,0 +1,136 @@
+//! What can go wrong, with the numbers and the way out.
+
+use std::sync::Arc;
+
+use crate::ids::{ClassId, DomainId, WeightId};
+
+/// A failure of the device or of the source of a weight; shared, because every thread that waited
+/// for the same load gets it.
+pub type Cause = Arc<dyn std::error::Error + Send + Sync>;
+
+/// Why an operation of the cache failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No weight of that number is attached.
+    #[error("{weight} is unknown: {known} weights are attached")]
+    UnknownWeight {
+        /// The number asked for.
+        weight: WeightId,
+        /// How many there are.
+        known: usize,
+    },
+    /// The domain is not one of this cache's.
+    #[error("{domain} is unknown: the cache has {known} domains")]
+    UnknownDomain {
+        /// The domain asked for.
+        domain: DomainId,
+        /// How many there are.
+        known: usize,
+    },
+    /// The slot class does not exist, or lies in another domain than the weight.
+    #[error("{class} does not exist in {domain}")]
+    UnknownClass {
+        /// The class asked for.
+        class: ClassId,
+        /// Domain of the weight.
+        domain: DomainId,
+    },
+    /// The weight does not fit even when it is alone.
+    #[error(
+        "{weight} needs {bytes} bytes, but {domain} may hold {limit} in all: raise the budget to at least {bytes} bytes"
+    )]
+    TooLarge {
+        /// The weight.
+        weight: WeightId,
+        /// Its bytes.
+        bytes: u64,
+        /// Where it should go.
+        domain: DomainId,
+        /// Budget of the domain, or the whole budget when that is smaller.
+        limit: u64,
+    },
+    /// The weight is larger than the slots it should go through.
+    #[error(
+        "{weight} needs {bytes} bytes, the slots of {class} have {slot}: plan larger slots or split the weight"
+    )]
+    LargerThanSlot {
+        /// The weight.
+        weight: WeightId,
+        /// Its bytes.
+        bytes: u64,
+        /// The class.
+        class: ClassId,
+        /// Bytes of one of its slots.
+        slot: u64,
+    },
+    /// Slots that do not fit into what the budget has left.
+    #[error(
+        "{count} slots of {bytes} bytes do not fit into {domain}: {left} of {limit} bytes are left, {needed} would do"
+    )]
+    NoRoomForSlots {
+        /// Slots asked for.
+        count: usize,
+        /// Bytes of each.
+        bytes: u64,
+        /// Domain.
+        domain: DomainId,
+        /// Bytes not yet taken.
+        left: u64,
+        /// Budget of the domain, or the whole budget when that is smaller.
+        limit: u64,
+        /// Budget that would hold them beside what is there.
+        needed: u64,
+    },
+    /// Everything that is resident is there for good, so nothing can make room.
+    #[error(
+        "no room for {weight} ({bytes} bytes) in {domain}: {held} of {limit} bytes are held by weights and slots that stay; raise the budget by {short} bytes or keep fewer resident"
+    )]
+    NoRoom {
+        /// The weight.
+        weight: WeightId,
+        /// Its bytes.
+        bytes: u64,
+        /// Domain.
+        domain: DomainId,
+        /// Bytes that cannot be freed.
+        held: u64,
+        /// Budget.
+        limit: u64,
+        /// What is missing.
+        short: u64,
+    },
+    /// A weight of another domain than the one that is being visited.
+    #[error("{weight} lies in {wanted}, but the visit is to {visited}: finish the visit first")]
+    OtherDomain {
+        /// The weight.
+        weight: WeightId,
+        /// Its domain.
+        wanted: DomainId,
+        /// Domain of the visit.
+        visited: DomainId,
+    },
+    /// Loading failed; every thread that waited for this load gets the same cause.
+    #[error("loading {weight} failed: {cause}")]
+    Load {
+        /// The weight.
+        weight: WeightId,
+        /// What the source or the device said.
+        #[source]
+        cause: Cause,
+    },
+    /// The device could not create a slot.
+    #[error("creating a slot of {bytes} bytes in {domain} failed: {cause}")]
+    Slot {
+        /// Bytes of the slot.
+        bytes: u64,
+        /// Domain.
+        domain: DomainId,
+        /// What the device said.
+        #[source]
+        cause: Cause,
+    },
+}
+
+/// Result of an operation of the cache.
+pub type Result<T> = std::result::Result<T, Error>;
