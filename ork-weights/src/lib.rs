@@ -2,6 +2,7 @@
 
 pub mod dequant;
 mod mapping;
+pub mod pack;
 mod simd;
 
 pub use mapping::Mapping;

@@ -1,0 +1,103 @@
+//! What the codes of a weight mean and how its blob holds them.
+
+use rknpu_sys::layout::Precision;
+
+/// How a weight is stored and computed: the `dtype` field of an index entry.
+///
+/// The numbers are the format's; 0 appears in some late packs and is read as [`Dtype::Int8`] when the
+/// blob has exactly the size that int8 gives.
+///
+/// ```
+/// use ork_weights::pack::Dtype;
+///
+/// assert_eq!(Dtype::from_code(4), Some(Dtype::O4n1));
+/// assert_eq!(Dtype::O4n1.code(), 4);
+/// assert_eq!(Dtype::from_code(9), None);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Dtype {
+    /// int8 codes, tiled; one scale per channel.
+    Int8,
+    /// Compact int4 codes with their own header and scales inside; inflated to int8 on load.
+    O4n1,
+    /// int4 codes of the Hadamard-rotated weight, tiled for int4 × int4; scales per channel or group.
+    Int4,
+    /// int8 codes of the Hadamard-rotated weight, tiled; scales per channel or group.
+    RotatedInt8,
+    /// The bytes of [`Dtype::Int4`], inflated to int8 on load.
+    Int4AsInt8,
+}
+
+impl Dtype {
+    /// Every storage form.
+    pub const ALL: [Dtype; 5] =
+        [Dtype::Int8, Dtype::O4n1, Dtype::Int4, Dtype::RotatedInt8, Dtype::Int4AsInt8];
+
+    /// The number in an index entry.
+    pub const fn code(self) -> u32 {
+        match self {
+            Dtype::Int8 => 1,
+            Dtype::O4n1 => 4,
+            Dtype::Int4 => 5,
+            Dtype::RotatedInt8 => 6,
+            Dtype::Int4AsInt8 => 7,
+        }
+    }
+
+    /// The form with this number; `None` for numbers no known packer writes.
+    pub const fn from_code(code: u32) -> Option<Dtype> {
+        match code {
+            0 | 1 => Some(Dtype::Int8),
+            4 => Some(Dtype::O4n1),
+            5 => Some(Dtype::Int4),
+            6 => Some(Dtype::RotatedInt8),
+            7 => Some(Dtype::Int4AsInt8),
+            _ => None,
+        }
+    }
+
+    /// Precision of what [`Pack::load_into`](super::Pack::load_into) writes.
+    pub const fn loaded(self) -> Precision {
+        match self {
+            Dtype::Int4 => Precision::Int4,
+            _ => Precision::Int8,
+        }
+    }
+
+    /// Precision of the tiles on disk; `None` when the blob is not tiled.
+    pub const fn stored(self) -> Option<Precision> {
+        match self {
+            Dtype::Int8 | Dtype::RotatedInt8 => Some(Precision::Int8),
+            Dtype::Int4 | Dtype::Int4AsInt8 => Some(Precision::Int4),
+            Dtype::O4n1 => None,
+        }
+    }
+
+    /// Whether activations must be rotated by the same Hadamard blocks.
+    pub const fn is_rotated(self) -> bool {
+        matches!(self, Dtype::Int4 | Dtype::RotatedInt8 | Dtype::Int4AsInt8)
+    }
+
+    /// Whether a load is a copy of the blob, without any work on the codes.
+    pub const fn is_plain(self) -> bool {
+        matches!(self, Dtype::Int8 | Dtype::Int4 | Dtype::RotatedInt8)
+    }
+
+    /// Name for people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Dtype::Int8 => "int8",
+            Dtype::O4n1 => "o4n1",
+            Dtype::Int4 => "int4",
+            Dtype::RotatedInt8 => "rotated-int8",
+            Dtype::Int4AsInt8 => "int4-as-int8",
+        }
+    }
+}
+
+impl std::fmt::Display for Dtype {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}

@@ -1,0 +1,113 @@
+//! The compact int4 blob: a header, a scale per channel, then the codes channel by channel.
+
+use super::bytes::Cursor;
+use crate::pack::error::{PackError, Result};
+
+/// "1N4O" on disk.
+const MAGIC: u32 = 0x4F34_4E31;
+/// Bytes of the header.
+pub(crate) const HEADER: usize = 20;
+
+/// What the sixteen codes of a compact int4 weight stand for.
+///
+/// ```
+/// use ork_weights::pack::Codebook;
+///
+/// assert_eq!(Codebook::Uniform.levels()[15], -1);
+/// assert_eq!(Codebook::Nf4.levels()[15], 127);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Codebook {
+    /// The code itself, two's complement; packers write −7 to 7.
+    Uniform,
+    /// The levels of 4-bit NormalFloat, times 127.
+    Nf4,
+}
+
+impl Codebook {
+    /// The int8 value of each code.
+    pub const fn levels(self) -> [i8; 16] {
+        match self {
+            Codebook::Uniform => [0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1],
+            Codebook::Nf4 => {
+                [-127, -88, -67, -50, -36, -23, -12, 0, 10, 20, 31, 43, 56, 71, 92, 127]
+            }
+        }
+    }
+
+    /// The header's number.
+    const fn code(self) -> u32 {
+        match self {
+            Codebook::Uniform => 0,
+            Codebook::Nf4 => 1,
+        }
+    }
+
+    /// Both values of every byte, low nibble first.
+    pub(crate) const fn pairs(self) -> [[u8; 2]; 256] {
+        let levels = self.levels();
+        let mut pairs = [[0; 2]; 256];
+        let mut byte = 0;
+        while byte < 256 {
+            pairs[byte] = [levels[byte & 15] as u8, levels[byte >> 4] as u8];
+            byte += 1;
+        }
+        pairs
+    }
+}
+
+/// Bytes of the blob of a K × N weight.
+pub(crate) fn bytes(k: u32, n: u32) -> u64 {
+    HEADER as u64 + 4 * u64::from(n) + u64::from(k) * u64::from(n) / 2
+}
+
+/// The 20 bytes that begin a compact int4 blob; N scales (f32) and K·N/2 code bytes follow.
+pub fn o4n1_header(k: u32, n: u32, codebook: Codebook) -> [u8; HEADER] {
+    let mut out = [0; HEADER];
+    for (field, value) in out.chunks_exact_mut(4).zip([MAGIC, 0, k, n, codebook.code()]) {
+        field.copy_from_slice(&value.to_le_bytes());
+    }
+    out
+}
+
+/// A compact blob taken apart.
+pub(crate) struct Compact<'a> {
+    pub(crate) codebook: Codebook,
+    pub(crate) scales: &'a [u8],
+    pub(crate) codes: &'a [u8],
+}
+
+/// Takes `blob` apart; its header must fit the entry's K and N.
+pub(crate) fn parse<'a>(blob: &'a [u8], name: &str, k: u32, n: u32) -> Result<Compact<'a>> {
+    let refuse = |field, found: u64, expected: u64| PackError::O4n1 {
+        name: name.into(),
+        field,
+        found,
+        expected,
+    };
+    let size = || refuse("size", blob.len() as u64, bytes(k, n));
+    let mut at = Cursor::new(blob);
+    let mut field = |name, expected: std::ops::RangeInclusive<u32>| {
+        let found = at.u32().ok_or_else(size)?;
+        if expected.contains(&found) {
+            Ok(found)
+        } else {
+            Err(refuse(name, found.into(), (*expected.end()).into()))
+        }
+    };
+    field("magic", MAGIC..=MAGIC)?;
+    // The packers' comments say 1, their code writes 0.
+    field("version", 0..=1)?;
+    field("K", k..=k)?;
+    field("N", n..=n)?;
+    let codebook = match field("quantisation kind", 0..=1)? {
+        0 => Codebook::Uniform,
+        _ => Codebook::Nf4,
+    };
+    let scales = at.take(n as usize * 4).ok_or_else(size)?;
+    let codes = blob.get(at.position()..).unwrap_or_default();
+    if blob.len() as u64 != bytes(k, n) {
+        return Err(size());
+    }
+    Ok(Compact { codebook, scales, codes })
+}

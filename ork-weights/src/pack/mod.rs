@@ -1,0 +1,33 @@
+//! `.orkpack` files: every version read, version 2, 5 or 7 written, nothing ever lost.
+//!
+//! | part | what it does |
+//! |---|---|
+//! | [`Pack`] | opens versions 1 to 7, checks the whole index, loads weights |
+//! | [`PackWriter`] | builds a pack beside its target, resumable, and renames it when it is whole |
+//! | [`Identity`] | which model a pack was made from |
+#![forbid(unsafe_code)]
+
+mod dtype;
+mod entry;
+mod error;
+mod format;
+mod identity;
+mod load;
+mod mapping;
+mod reader;
+mod runs;
+mod source;
+mod verify;
+mod writer;
+
+pub use dtype::Dtype;
+pub use entry::Entry;
+pub use error::{PackError, Part, Result};
+pub use format::calibration::{Calibration, CalibrationRow};
+pub use format::metadata::{Kept, Metadata};
+pub use format::o4n1::{Codebook, o4n1_header};
+pub use identity::{Freshness, Identity};
+pub use mapping::Mapping;
+pub use reader::Pack;
+pub use source::{Access, PackFile, Pread, Source};
+pub use writer::{PackWriter, Summary, WriterOptions};

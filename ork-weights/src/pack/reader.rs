@@ -1,0 +1,260 @@
+//! Opening a pack: the footer is found, the index walked and everything it says checked.
+
+use std::path::Path;
+
+use super::entry::{Entry, Span};
+use super::error::{PackError, Result};
+use super::format::calibration::{self, Calibration};
+use super::format::extension::{self, Extension};
+use super::format::footer::{self, Footer, Form};
+use super::format::index;
+use super::format::metadata::{self, Metadata};
+use super::identity::Identity;
+use super::mapping::Mapping;
+use super::source::{Access, PackFile, Source, fetch};
+
+/// Most bytes between the start of an index and its footer: a million weights take about 100 MB.
+const MAX_REGION: u64 = 256 << 20;
+
+/// An open pack: an owned, checked index over bytes that are borrowed, mapped or read by position.
+///
+/// ```
+/// use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
+///
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("small.orkpack");
+/// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+/// writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+/// writer.finish()?;
+///
+/// let pack = Pack::open(&path)?;
+/// let entry = pack.get("blk.0.ffn_up.weight").expect("just written");
+/// let mut tiles = vec![0; entry.layout().bytes() as usize];
+/// pack.load_into(entry, &mut tiles)?;
+/// assert_eq!(tiles, [1; 4096]);
+/// assert_eq!(pack.scales(entry)?, [0.5; 64]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Pack<S> {
+    pub(super) source: S,
+    pub(super) footer: Footer,
+    pub(super) entries: Vec<Entry>,
+    by_order: Vec<u32>,
+    extension: Option<Extension>,
+    metadata: Option<Span>,
+    calibration: Option<Calibration>,
+}
+
+impl Pack<Mapping> {
+    /// Maps and opens a pack file; see [`Mapping`] for what that asks of the file.
+    ///
+    /// # Errors
+    /// [`PackError::Io`], and whatever [`Pack::parse`] refuses.
+    pub fn open(path: impl AsRef<Path>) -> Result<Pack<Mapping>> {
+        Pack::parse(Mapping::open(path.as_ref())?)
+    }
+
+    /// The open file, for reads of [`Entry::blob_range`] that should not go through the mapping.
+    pub fn file(&self) -> &std::fs::File {
+        self.source.file()
+    }
+
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        self.source.path()
+    }
+}
+
+impl Pack<PackFile> {
+    /// Opens a pack file by mapping it or for reading by position.
+    ///
+    /// # Errors
+    /// [`PackError::Io`], and whatever [`Pack::parse`] refuses.
+    pub fn open_with(path: impl AsRef<Path>, access: Access) -> Result<Pack<PackFile>> {
+        Pack::parse(PackFile::open(path.as_ref(), access)?)
+    }
+}
+
+impl<S: Source> Pack<S> {
+    /// Opens a pack of any version from 1 to 7.
+    ///
+    /// Memory grows with the index only. Blobs are not read here: their headers, scales and checksums
+    /// are checked when they are loaded.
+    ///
+    /// # Errors
+    /// A variant of [`PackError`] for each thing that can be wrong with footer, index, metadata,
+    /// calibration or extension.
+    pub fn parse(source: S) -> Result<Pack<S>> {
+        let size = source.size();
+        let tail_at = size.saturating_sub(footer::MAX_FOOTER as u64);
+        let tail = fetch(&source, tail_at..size)?.into_owned();
+        let mut first_error = None;
+        for footer in footer::candidates(&tail, size)? {
+            for form in footer.forms() {
+                match Parts::read(&source, &footer, *form) {
+                    Ok(parts) => return Ok(parts.into_pack(source, footer)),
+                    Err(error) => first_error.get_or_insert(error),
+                };
+            }
+        }
+        // There is at least one candidate and each has a form, so an error was kept.
+        Err(first_error.unwrap_or(PackError::NoMagic { bytes: size }))
+    }
+
+    /// Weights, sorted by name.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// Weights in the order of the file.
+    pub fn in_order(&self) -> impl ExactSizeIterator<Item = &Entry> {
+        self.by_order.iter().map(|at| &self.entries[*at as usize])
+    }
+
+    /// The weight of this name.
+    pub fn get(&self, name: &str) -> Option<&Entry> {
+        let at = self.entries.binary_search_by(|entry| (*entry.name).cmp(name)).ok()?;
+        self.entries.get(at)
+    }
+
+    /// Version in the footer, 1 to 8.
+    pub fn version(&self) -> u32 {
+        self.footer.version
+    }
+
+    /// Tier signature of version 5 and later: bits 0 to 7 the forced tier as ASCII ('4', '8' or 0),
+    /// bit 8 a hybrid build, bit 9 Hadamard rotation. 0 for older versions.
+    pub fn signature(&self) -> u32 {
+        self.footer.signature
+    }
+
+    /// The model the pack was made from; `None` for packs that other programs wrote.
+    pub fn identity(&self) -> Option<&Identity> {
+        self.extension.as_ref()?.identity.as_ref()
+    }
+
+    /// Who wrote it, for packs of this library.
+    pub fn packer(&self) -> Option<&str> {
+        Some(&self.extension.as_ref()?.packer)
+    }
+
+    /// Hash of the settings it was made with, as given to the writer; `None` without an extension.
+    pub fn recipe(&self) -> Option<u64> {
+        Some(self.extension.as_ref()?.recipe)
+    }
+
+    /// Measurements that a tool of the C project appended.
+    pub fn calibration(&self) -> Option<&Calibration> {
+        self.calibration.as_ref()
+    }
+
+    /// Where the embedded parts of the source GGUF lie; `None` when there are none.
+    ///
+    /// # Errors
+    /// [`PackError::Metadata`] when the section contradicts itself.
+    pub fn metadata(&self) -> Result<Option<Metadata>> {
+        let Some(span) = self.metadata else { return Ok(None) };
+        metadata::parse(span, |offset, out| self.source.read_at(offset, out)).map(Some)
+    }
+
+    /// The whole metadata section, as a range of the file.
+    pub fn metadata_range(&self) -> Option<std::ops::Range<u64>> {
+        Some(self.metadata?.range())
+    }
+
+    /// Length of the file.
+    pub fn size(&self) -> u64 {
+        self.source.size()
+    }
+
+    /// Where the bytes come from.
+    pub fn source(&self) -> &S {
+        &self.source
+    }
+}
+
+/// Everything a pack says about itself, for one reading of its footer.
+struct Parts {
+    entries: Vec<Entry>,
+    extension: Option<Extension>,
+    metadata: Option<Span>,
+    calibration: Option<Calibration>,
+}
+
+impl Parts {
+    fn read<S: Source>(source: &S, footer: &Footer, form: Form) -> Result<Parts> {
+        let footer_at = source.size().saturating_sub(footer.bytes);
+        if footer.index >= footer_at {
+            return Err(PackError::IndexRange { index: footer.index, footer: footer_at });
+        }
+        if footer.token != 0 {
+            return Err(PackError::FormatToken { token: footer.token });
+        }
+        let bytes = footer_at - footer.index;
+        if bytes > MAX_REGION {
+            return Err(PackError::IndexTooLarge { bytes, max: MAX_REGION });
+        }
+        let region = fetch(source, footer.index..footer_at)?;
+        let mut index = index::parse(&region, footer, form)?;
+        // `index.bytes` is how far a cursor over `region` came.
+        let (index_bytes, rest) = region.split_at(index.bytes as usize);
+        let index_end = footer.index + index.bytes;
+        let calibration = calibration::parse(&region, footer, index_end, footer_at)?;
+        let extension = extension::parse(rest, index_bytes, footer.index, &mut index.entries)?;
+        let metadata = index.metadata.or(extension.as_ref().and_then(|e| e.metadata));
+        refuse_overlaps(&index.entries, metadata)?;
+        let entries = sort(index.entries)?;
+        Ok(Parts { entries, extension, metadata, calibration })
+    }
+
+    fn into_pack<S>(self, source: S, footer: Footer) -> Pack<S> {
+        let Parts { entries, extension, metadata, calibration } = self;
+        let mut by_order = vec![0; entries.len()];
+        for (at, entry) in entries.iter().enumerate() {
+            by_order[entry.order as usize] = at as u32;
+        }
+        Pack { source, footer, entries, by_order, extension, metadata, calibration }
+    }
+}
+
+/// Sorts by name and refuses names that occur twice.
+fn sort(mut entries: Vec<Entry>) -> Result<Vec<Entry>> {
+    entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    for pair in entries.windows(2) {
+        if let [a, b] = pair
+            && a.name == b.name
+        {
+            return Err(PackError::DuplicateName { name: a.name.clone() });
+        }
+    }
+    Ok(entries)
+}
+
+/// Refuses parts that share bytes: a small file could otherwise stand for huge loads.
+fn refuse_overlaps(entries: &[Entry], metadata: Option<Span>) -> Result<()> {
+    let mut spans = Vec::with_capacity(2 * entries.len() + 1);
+    for (at, entry) in entries.iter().enumerate() {
+        spans.extend([entry.blob, entry.full_k, entry.scales].map(|span| (span, Some(at))));
+    }
+    spans.extend(metadata.map(|span| (span, None)));
+    spans.retain(|(span, _)| span.bytes != 0);
+    // Packers write front to back, so this is mostly sorted already.
+    spans.sort_by_key(|(span, _)| span.offset);
+    let name = |at: Option<usize>| match at.and_then(|at| entries.get(at)) {
+        Some(entry) => entry.name.clone(),
+        None => "the metadata section".into(),
+    };
+    for pair in spans.windows(2) {
+        if let [(a, first), (b, second)] = pair
+            && a.range().end > b.offset
+        {
+            return Err(PackError::Overlap {
+                first: name(*first),
+                second: name(*second),
+                offset: b.offset,
+            });
+        }
+    }
+    Ok(())
+}
