@@ -4,5 +4,6 @@ pub mod dequant;
 mod mapping;
 pub mod pack;
 mod simd;
+pub mod tile;
 
 pub use mapping::Mapping;
