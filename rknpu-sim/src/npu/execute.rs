@@ -1,0 +1,173 @@
+//! Runs one matmul: input gathered to rows, tile after tile multiplied, results written out.
+
+use super::cube::ATOM;
+use super::fault::Fault;
+use super::kernel::Blocks;
+use super::kernel::int8::Path;
+use super::kernel::{fp16, int4};
+use super::matmul::{Kind, Matmul};
+use super::output;
+use super::weights::K_BLOCK;
+use crate::engine::{Bus, BusFault};
+
+/// Buffers that a core keeps from program to program.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    /// Input as gapless rows, where it is not so in memory.
+    rows: Vec<u8>,
+    /// Input and a tile's weights widened: int4 codes as bytes, halves as floats.
+    codes: [Vec<u8>; 2],
+    floats: [Vec<f32>; 2],
+    narrow: Vec<f32>,
+    /// Sums of one tile, `[row][channel]`.
+    sums: Vec<i32>,
+    float_sums: Vec<f32>,
+    /// Results of one tile, in output elements.
+    results: Vec<u8>,
+    /// All results, before they are written.
+    staging: Vec<u8>,
+}
+
+impl Scratch {
+    /// Executes `matmul`, whose program stands at `program`.
+    pub(super) fn execute(
+        &mut self,
+        matmul: &Matmul,
+        bus: &dyn Bus,
+        program: u32,
+    ) -> Result<(), Fault> {
+        let access = |what| move |fault: BusFault| Fault::Access { program, what, fault };
+        let input = bus
+            .read(u64::from(matmul.input.base), matmul.input.extent())
+            .map_err(access("reading the input"))?;
+        let weights = bus
+            .read(u64::from(matmul.weights.base), matmul.weights.bytes())
+            .map_err(access("reading the weights"))?;
+        let rows = if matmul.input.is_row_major() {
+            input
+        } else {
+            matmul.input.gather(input, &mut self.rows);
+            &self.rows
+        };
+        let output = &matmul.output;
+        let staged = output.rows * output.row_bytes();
+        self.staging.resize(staged.max(self.staging.len()), 0);
+        let staging = &mut self.staging[..staged];
+        let dense = output.is_dense();
+
+        let kind = matmul.kind;
+        let channels = matmul.weights.tile_channels as usize;
+        let tile_atoms = channels * kind.output_bytes() as usize / ATOM;
+        let mut arithmetic = Arithmetic {
+            path: Path::best(),
+            blocks: (matmul.k / K_BLOCK) as usize,
+            codes: &mut self.codes,
+            floats: &mut self.floats,
+            narrow: &mut self.narrow,
+        };
+        arithmetic.prepare(kind, rows);
+        self.sums.resize(output.rows * channels, 0);
+        self.float_sums.resize(output.rows * channels, 0.0);
+        for (tile, weights) in weights.chunks_exact(matmul.weights.tile_bytes()).enumerate() {
+            self.results.clear();
+            if kind.is_float() {
+                arithmetic.float_tile(weights, &mut self.float_sums);
+                output::convert_float(kind, &self.float_sums, &mut self.results);
+            } else {
+                arithmetic.int_tile(kind, rows, weights, &mut self.sums);
+                output::convert_int(kind, &self.sums, &mut self.results);
+            }
+            let first = tile * tile_atoms;
+            for (row, results) in self.results.chunks_exact(tile_atoms * ATOM).enumerate() {
+                let offset = |atom| {
+                    if dense {
+                        output.offset(row, atom) as usize
+                    } else {
+                        row * output.row_bytes() + atom * ATOM
+                    }
+                };
+                place(results, first, output.run, offset, staging);
+            }
+        }
+
+        let base = u64::from(output.base);
+        if dense {
+            return bus.write(base, staging).map_err(access("writing the output"));
+        }
+        for (row, results) in staging.chunks_exact(output.row_bytes()).enumerate() {
+            for (first, atoms) in output.runs() {
+                bus.write(
+                    base + output.offset(row, first),
+                    &results[first * ATOM..][..atoms * ATOM],
+                )
+                .map_err(access("writing the output"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The kernels with what they need besides sums.
+struct Arithmetic<'a> {
+    path: Path,
+    blocks: usize,
+    codes: &'a mut [Vec<u8>; 2],
+    floats: &'a mut [Vec<f32>; 2],
+    narrow: &'a mut Vec<f32>,
+}
+
+impl Arithmetic<'_> {
+    /// Widens the input once for all tiles.
+    fn prepare(&mut self, kind: Kind, rows: &[u8]) {
+        match kind {
+            Kind::Int4ToInt16 => {
+                self.codes[0].clear();
+                int4::widen(rows, &mut self.codes[0]);
+            }
+            Kind::Fp16ToFp32 | Kind::Fp16ToFp16 => {
+                self.floats[0].clear();
+                fp16::widen(rows, &mut self.floats[0]);
+            }
+            Kind::Int8ToInt32 | Kind::Int8ToInt8(_) => {}
+        }
+    }
+
+    fn int_tile(&mut self, kind: Kind, rows: &[u8], weights: &[u8], sums: &mut [i32]) {
+        let [wide_rows, wide_weights] = self.codes;
+        let (rows, weights) = if kind == Kind::Int4ToInt16 {
+            wide_weights.clear();
+            int4::widen(weights, wide_weights);
+            (&wide_rows[..], &wide_weights[..])
+        } else {
+            (rows, weights)
+        };
+        let step = weights.len() / self.blocks;
+        self.path.tile(rows, Blocks::new(weights, step, self.blocks), sums);
+    }
+
+    fn float_tile(&mut self, weights: &[u8], sums: &mut [f32]) {
+        let [rows, wide_weights] = self.floats;
+        fp16::transpose(weights, self.narrow, wide_weights);
+        fp16::tile(rows, wide_weights, sums);
+    }
+}
+
+/// Copies the atoms of `results`, the first of which is atom `first` of its row, to where `offset`
+/// says, as many at once as follow each other.
+fn place(
+    results: &[u8],
+    first: usize,
+    run: usize,
+    offset: impl Fn(usize) -> usize,
+    staging: &mut [u8],
+) {
+    let atoms = results.len() / ATOM;
+    let mut done = 0;
+    while done < atoms {
+        let atom = first + done;
+        let count = (run - atom % run).min(atoms - done);
+        let at = offset(atom);
+        staging[at..at + count * ATOM].copy_from_slice(&results[done * ATOM..][..count * ATOM]);
+        done += count;
+    }
+}

@@ -1,0 +1,173 @@
+//! Where results go and in which form.
+
+use half::f16;
+use rknpu_sys::regs::{Field, dpu};
+
+use super::cube::{ATOM, Cube};
+use super::fault::Fault;
+use super::matmul::{Kind, Requant, aligned};
+use super::registers::Registers;
+
+/// [`dpu::BS_OW_CFG`]: output size code, three times.
+const SIZE_E: [Field; 3] = [Field::new(10, 8), Field::new(7, 5), Field::new(4, 2)];
+/// [`dpu::BS_OW_CFG`]: set by some encodings, clear in others.
+const OD_BYPASS: Field = Field::new(1, 1);
+/// Bytes that one logical row of an int4 batch occupies per block of 64 channels, and rows counted.
+const BATCH_BLOCK: u64 = 512;
+/// Atoms of 64 int16.
+const BATCH_ATOMS: usize = 8;
+
+/// The output of `m` rows and `n` channels.
+///
+/// Atom `a` of row `m` goes to `a × surface stride + m × (1 + notch)` atoms: a surface stride of 1
+/// with a notch of a row makes row-major, one of M without a notch makes planes. A batch of int4 rows
+/// is written at four times its pitch in blocks of 64 channels, as public drivers found.
+pub(super) fn cube(r: &Registers, kind: Kind, m: u32, n: u32, batch: bool) -> Result<Cube, Fault> {
+    let base = aligned(r, dpu::DST_BASE_ADDR)?;
+    r.only(dpu::DST_SURF_STRIDE, &[dpu::DST_SURF_STRIDE_ATOMS])?;
+    r.only(dpu::DATA_CUBE_NOTCH_ADDR, &[dpu::NOTCH_0, dpu::NOTCH_1])?;
+    r.only(dpu::DATA_CUBE_CHANNEL, &[dpu::CHANNEL_ORIGINAL, dpu::CHANNEL])?;
+    let surface = r.field(dpu::DST_SURF_STRIDE, dpu::DST_SURF_STRIDE_ATOMS);
+    stage(r, kind, surface)?;
+    let per_atom = ATOM as u32 / kind.output_bytes();
+    let (rows, atoms) = (m as usize, (n / per_atom) as usize);
+    let height = if batch { 0 } else { m - 1 };
+    r.expect(
+        dpu::WDMA_SIZE_1,
+        dpu::WDMA_SIZE_1_HEIGHT.put(height),
+        "rows - 1, 0 for int4 batches",
+    )?;
+    if r.field(dpu::DATA_CUBE_CHANNEL, dpu::CHANNEL) != n - 1 {
+        return Err(
+            r.unexpected(dpu::DATA_CUBE_CHANNEL, format!("N - 1 = {} in bits 12..0", n - 1))
+        );
+    }
+    if batch {
+        r.expect(dpu::DST_SURF_STRIDE, dpu::DST_SURF_STRIDE_ATOMS.put(1), "one atom")?;
+        let notch = n / 4 - 1;
+        let both = dpu::NOTCH_1.put(notch) | dpu::NOTCH_0.put(notch);
+        r.expect(dpu::DATA_CUBE_NOTCH_ADDR, both, "N / 4 - 1 twice")?;
+        let run_step = BATCH_BLOCK * u64::from(m);
+        let cube = Cube { base, rows, row_step: BATCH_BLOCK, atoms, run: BATCH_ATOMS, run_step };
+        return Ok(cube);
+    }
+    let notch = r.field(dpu::DATA_CUBE_NOTCH_ADDR, dpu::NOTCH_1);
+    let row_step = (u64::from(notch) + 1) * ATOM as u64;
+    let (run, run_step) =
+        if surface == 1 { (atoms, 0) } else { (1, u64::from(surface) * ATOM as u64) };
+    let cube = Cube { base, rows, row_step, atoms, run, run_step };
+    if !cube.is_disjoint() {
+        return Err(r.shape(format!(
+            "output atoms overlap: surface stride {surface} atoms, row stride {} atoms, {m} rows of \
+             {atoms} atoms; expected surface stride 1 and notch {} (row-major) or surface stride {m} \
+             and notch 0 (planes)",
+            notch + 1,
+            atoms - 1
+        )));
+    }
+    consistent(r, &cube, n, per_atom)?;
+    Ok(cube)
+}
+
+/// The registers that repeat the pitch of a row.
+fn consistent(r: &Registers, cube: &Cube, n: u32, per_atom: u32) -> Result<(), Fault> {
+    let row_major = cube.run == cube.atoms && cube.rows > 1;
+    let low = r.field(dpu::DATA_CUBE_NOTCH_ADDR, dpu::NOTCH_0);
+    let high = r.field(dpu::DATA_CUBE_NOTCH_ADDR, dpu::NOTCH_1);
+    let pitch = r.field(dpu::DATA_CUBE_CHANNEL, dpu::CHANNEL_ORIGINAL) + 1;
+    if row_major {
+        if low as usize != cube.atoms - 1 {
+            let expected = format!("{} (atoms of a row - 1) in bits 12..0", cube.atoms - 1);
+            return Err(r.unexpected(dpu::DATA_CUBE_NOTCH_ADDR, expected));
+        }
+        if pitch != (high + 1) * per_atom {
+            let expected = format!(
+                "{} (elements from row to row - 1) in bits 28..16",
+                (high + 1) * per_atom - 1
+            );
+            return Err(r.unexpected(dpu::DATA_CUBE_CHANNEL, expected));
+        }
+    } else if cube.rows > 1 {
+        r.expect(dpu::DATA_CUBE_NOTCH_ADDR, 0, "no notch between planes")?;
+        if pitch != n {
+            return Err(r.unexpected(dpu::DATA_CUBE_CHANNEL, format!("N - 1 = {} twice", n - 1)));
+        }
+    }
+    Ok(())
+}
+
+/// The registers that say how wide results are.
+fn stage(r: &Registers, kind: Kind, surface: u32) -> Result<(), Fault> {
+    let size_e = match kind {
+        Kind::Int8ToInt32 | Kind::Int4ToInt16 => 7,
+        Kind::Fp16ToFp32 => 3,
+        Kind::Fp16ToFp16 | Kind::Int8ToInt8(_) => 1,
+    };
+    let sizes = SIZE_E.iter().fold(0, |bits, field| bits | field.put(size_e));
+    if r.get(dpu::BS_OW_CFG) & !OD_BYPASS.mask() != sizes {
+        let expected = format!("{sizes:#x} with or without bit 1 (size code {size_e} three times)");
+        return Err(r.unexpected(dpu::BS_OW_CFG, expected));
+    }
+    let add = dpu::SURFACE_ADD_ATOMS.put(surface.wrapping_mul(size_e + 1));
+    r.expect(dpu::SURFACE_ADD, add, "surface stride times the size code + 1")
+}
+
+/// Converts accumulators to output bytes, little-endian.
+pub(super) fn convert_int(kind: Kind, sums: &[i32], bytes: &mut Vec<u8>) {
+    match kind {
+        Kind::Int8ToInt8(requant) => bytes.extend(sums.iter().map(|s| requant.apply(*s) as u8)),
+        Kind::Int4ToInt16 => {
+            for sum in sums {
+                let saturated = (*sum).clamp(i16::MIN.into(), i16::MAX.into()) as i16;
+                bytes.extend_from_slice(&saturated.to_le_bytes());
+            }
+        }
+        _ => {
+            for sum in sums {
+                bytes.extend_from_slice(&sum.to_le_bytes());
+            }
+        }
+    }
+}
+
+/// Converts fp32 sums to output bytes, little-endian; fp16 rounds ties to even.
+pub(super) fn convert_float(kind: Kind, sums: &[f32], bytes: &mut Vec<u8>) {
+    for sum in sums {
+        match kind {
+            Kind::Fp16ToFp16 => bytes.extend_from_slice(&f16::from_f32(*sum).to_le_bytes()),
+            _ => bytes.extend_from_slice(&sum.to_le_bytes()),
+        }
+    }
+}
+
+impl Requant {
+    fn apply(self, sum: i32) -> i8 {
+        let product = i64::from(sum) * i64::from(self.multiplier);
+        let floor = product >> self.shift;
+        let rest = product - (floor << self.shift);
+        let half = (1i64 << self.shift) / 2;
+        let up = self.shift > 0 && (rest > half || rest == half && floor & 1 == 1);
+        (floor + i64::from(up)).clamp(i8::MIN.into(), i8::MAX.into()) as i8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requantising_rounds_ties_to_even_and_saturates() {
+        let half = Requant { multiplier: 1, shift: 1 };
+        let results = [61, 79, -15, 1, 3, -1, -3, 300, -300].map(|sum| half.apply(sum));
+        assert_eq!(results, [30, 40, -8, 0, 2, 0, -2, 127, -128]);
+        assert_eq!(Requant { multiplier: 1, shift: 0 }.apply(-7), -7);
+        assert_eq!(Requant { multiplier: -1, shift: 62 }.apply(i32::MIN), 0);
+    }
+
+    #[test]
+    fn int16_results_saturate() {
+        let mut bytes = Vec::new();
+        convert_int(Kind::Int4ToInt16, &[32768, -32769, 5], &mut bytes);
+        assert_eq!(bytes, [0xff, 0x7f, 0x00, 0x80, 5, 0]);
+    }
+}

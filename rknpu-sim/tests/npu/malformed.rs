@@ -1,0 +1,264 @@
+//! Programs that a board would hang on or get wrong: none computes, each is named.
+
+use rknpu_sim::engine::{Engine, Outcome, Run, Start};
+use rknpu_sim::npu::{Npu, Timing};
+
+use crate::encode::{self, Listing, Shape, Types};
+use crate::memory::Memory;
+use crate::reference::{Operands, Random};
+use crate::{INPUT, OUTPUT, PROGRAM, START, WEIGHTS, amount, run};
+
+const SHAPE: Shape = Shape {
+    types: Types::Int8Int32,
+    m: 4,
+    k: 64,
+    n: 64,
+    input: INPUT,
+    weights: WEIGHTS,
+    output: OUTPUT,
+};
+
+fn memory(s: Shape, mut program: Vec<u8>) -> Memory {
+    program.resize(4096, 0);
+    let operands = Operands::random(s, &mut Random(1));
+    let mut memory = Memory::default();
+    memory
+        .map(PROGRAM, program)
+        .map(INPUT, operands.rows(s, s.k))
+        .map(WEIGHTS, operands.weights(s))
+        .map(OUTPUT, vec![0; (s.m * s.n * s.types.output_bytes()) as usize]);
+    memory
+}
+
+fn start(listing: &Listing) -> Start {
+    Start { regcfg_amount: amount(listing), ..START }
+}
+
+/// The program hangs, writes nothing, and the finding contains every one of `words`.
+#[track_caller]
+fn hangs(run: &Run, memory: &Memory, words: &[&str]) {
+    assert_eq!(run.outcome, Outcome::Hang { task_counter: 0 }, "{run:?}");
+    assert!(!memory.was_written());
+    for word in words {
+        assert!(run.findings[0].contains(word), "{word:?} not in {:?}", run.findings);
+    }
+}
+
+#[track_caller]
+fn patched(register: u16, value: u32, words: &[&str]) {
+    let mut listing = encode::row_major(SHAPE, SHAPE.n);
+    listing.patch(register, value);
+    let memory = memory(SHAPE, listing.bytes(None));
+    let name = format!("{register:#06x}");
+    let words: Vec<&str> = words.iter().copied().chain([name.as_str()]).collect();
+    hangs(&run(start(&listing), &memory), &memory, &words);
+}
+
+#[test]
+fn values_that_a_board_would_choke_on() {
+    patched(0x1014, 0x12, &["CONV_CON3", "strides"]);
+    patched(0x1020, 0x1_0000, &["height above 0"]);
+    patched(0x1020, 0x2_0004, &["width 1"]);
+    patched(0x1024, 0x0021_0022, &["multiple of 32"]);
+    patched(0x1024, 0x003e_0040, &["K - 1"]);
+    patched(0x102c, 5, &["DATA_SIZE3"]);
+    patched(0x1030, 63 * 64, &["bytes of a channel"]);
+    patched(0x1034, 32, &["channel's weights"]);
+    patched(0x1038, 0x0101_0030, &["multiple of 32"]);
+    patched(0x1038, 0x0101_2020, &["8192"]);
+    patched(0x1040, 0xb0, &["at least 1 data banks"]);
+    patched(0x1040, 0x01, &["weight banks"]);
+    patched(0x1040, 0xb2, &["within 12"]);
+    patched(0x1040, 0x1b1, &["only bits"]);
+    patched(0x1040, 0x10b1, &["data reuse"]);
+    patched(0x1044, 2, &["CBUF entries"]);
+    patched(0x104c, 0, &["no input conversion"]);
+    patched(0x1070, INPUT + 8, &["multiple of 16"]);
+    patched(0x1070, 0, &["above 0"]);
+    patched(0x107c, 3, &["from row to row"]);
+    patched(0x1080, 1, &["a row is one piece"]);
+    patched(0x1010, 0, &["fetch ahead"]);
+    patched(0x1110, WEIGHTS + 1, &["multiple of 16"]);
+    patched(0x1140, 4, &["decompression"]);
+    patched(0x3014, 0, &["rows - 1"]);
+    patched(0x3018, 62, &["N - 1"]);
+    patched(0x400c, 0x1e0, &["to memory"]);
+    patched(0x4010, 0x6000_0000, &["int8 to int32"]);
+    patched(0x4038, 0x000f_0000, &["atoms of a row"]);
+    patched(0x403c, 0x0040_003f, &["from row to row"]);
+    patched(0x403c, 0x003f_0000, &["N - 1"]);
+    patched(0x4040, 0, &["bias stage"]);
+    patched(0x4050, 0x36e, &["size code 7"]);
+    patched(0x405c, 0, &["rows - 1"]);
+    patched(0x4084, 2, &["no scaling"]);
+    patched(0x4088, 1, &["no scaling"]);
+    patched(0x4090, 1, &["element-wise"]);
+    patched(0x40c0, 0x40, &["surface stride"]);
+    patched(0x4100, 1, &["look-up table"]);
+    patched(0x4004, 0x30, &["only bits"]);
+}
+
+#[test]
+fn registers_that_contradict_each_other() {
+    let cases: [(u16, u32, &str); 3] = [
+        (0x100c, 0x2000_0120, "disagree on the format"),
+        (0x4038, 0x000e_000f, "output atoms overlap"),
+        (0x4020, INPUT, "overlaps the input"),
+    ];
+    for (register, value, word) in cases {
+        let mut listing = encode::row_major(SHAPE, SHAPE.n);
+        listing.patch(register, value);
+        let memory = memory(SHAPE, listing.bytes(None));
+        hangs(&run(start(&listing), &memory), &memory, &[word]);
+    }
+}
+
+#[test]
+fn a_register_that_was_never_written() {
+    let mut listing = encode::row_major(SHAPE, SHAPE.n);
+    listing.0.retain(|entry| entry.1 != 0x1044);
+    let memory = memory(SHAPE, listing.bytes(None));
+    hangs(&run(start(&listing), &memory), &memory, &["never written", "CBUF_CON1"]);
+}
+
+#[test]
+fn int8_output_and_fp16_output_need_their_conversion() {
+    let s = Shape { types: Types::Fp16Fp16, ..SHAPE };
+    let mut listing = encode::row_major(s, s.n);
+    listing.patch(0x4084, 1);
+    let fp16 = memory(s, listing.bytes(None));
+    hangs(&run(start(&listing), &fp16), &fp16, &["0x10001"]);
+    let s = Shape { types: Types::Int8Int8 { multiplier: 1, shift: 63 }, ..SHAPE };
+    let listing = encode::row_major(s, s.n);
+    let int8 = memory(s, listing.bytes(None));
+    hangs(&run(start(&listing), &int8), &int8, &["a shift of 0 to 62"]);
+}
+
+#[test]
+fn planes_that_overlap() {
+    // A height that is no multiple of 4 makes the surface stride too small.
+    let s = Shape { m: 6, ..SHAPE };
+    let listing = encode::planes(s);
+    let memory = memory(s, listing.bytes(None));
+    hangs(&run(start(&listing), &memory), &memory, &["DMA_CON2", "6 atoms apart"]);
+}
+
+#[test]
+fn int4_batches_beyond_what_boards_do() {
+    let base = Shape { types: Types::Int4Int16, m: 2, k: 8192, n: 64, ..SHAPE };
+    for (m, k, n, word) in [(3, 8192, 64, "at most 2"), (2, 1024, 192, "at most 128")] {
+        let s = Shape { m, k, n, ..base };
+        let listing = encode::int4(s);
+        let memory = memory(s, listing.bytes(None));
+        hangs(&run(start(&listing), &memory), &memory, &[word]);
+    }
+    let mut odd = encode::int4(Shape { k: 64, ..base });
+    for register in [0x1020, 0x1084] {
+        odd.patch(register, 0x1_0003);
+    }
+    for (register, value) in [(0x102c, 3), (0x3014, 2 << 16), (0x4034, 2)] {
+        odd.patch(register, value);
+    }
+    let memory = memory(Shape { k: 64, ..base }, odd.bytes(None));
+    hangs(&run(start(&odd), &memory), &memory, &["even height"]);
+}
+
+#[test]
+fn entries_that_mean_nothing() {
+    let cases: [((u16, u16, u32), &str); 6] = [
+        ((0x0999, 0x1010, 1), "no such block"),
+        ((0x0201, 0x4010, 1), "no such register"),
+        ((0x0201, 0x1011, 1), "no such register"),
+        ((0x1001, 0x4ff0, 1), "no such register"),
+        ((0x0101, 0x20, 0x300), "must not write this register of the PC"),
+        ((0x0081, 0x08, 0x18), "not a matmul"),
+    ];
+    for (entry, word) in cases {
+        let mut listing = encode::row_major(SHAPE, SHAPE.n);
+        listing.0[5] = entry;
+        let memory = memory(SHAPE, listing.bytes(None));
+        let at = format!("{:#x}", PROGRAM + 5 * 8);
+        hangs(&run(start(&listing), &memory), &memory, &[word, "entry 5", &at, "expected"]);
+    }
+    let mut listing = encode::row_major(SHAPE, SHAPE.n);
+    listing.0.push((0x0081, 0x08, 0x0d));
+    let memory = memory(SHAPE, listing.bytes(None));
+    hangs(&run(start(&listing), &memory), &memory, &["barrier"]);
+}
+
+#[test]
+fn programs_that_cannot_be_fetched() {
+    let listing = encode::row_major(SHAPE, SHAPE.n);
+    let good = memory(SHAPE, listing.bytes(None));
+    let with = |start: Start| run(start, &good);
+    let full = start(&listing);
+    hangs(&with(Start { regcfg_amount: 40, ..full }), &good, &["starts the blocks"]);
+    hangs(&with(Start { regcfg_amount: 4096 / 8 - 2, ..full }), &good, &["fetching its entries"]);
+    hangs(&with(Start { regcfg_amount: u32::MAX, ..full }), &good, &["fetching its entries"]);
+    hangs(&with(Start { regcmd_addr: PROGRAM + 8, ..full }), &good, &["multiple of 16"]);
+    hangs(&with(Start { regcmd_addr: 0x7000_0000, ..full }), &good, &["0x70000000"]);
+    hangs(&with(Start { dma_base: 0x1000, ..full }), &good, &["task_base_addr"]);
+}
+
+#[test]
+fn operands_that_are_not_mapped() {
+    for (register, what) in [
+        (0x1070, "reading the input"),
+        (0x1110, "reading the weights"),
+        (0x4020, "writing the output"),
+    ] {
+        let mut listing = encode::row_major(SHAPE, SHAPE.n);
+        listing.patch(register, 0xf000_0000);
+        let memory = memory(SHAPE, listing.bytes(None));
+        hangs(&run(start(&listing), &memory), &memory, &[what, "0xf0000000"]);
+    }
+}
+
+#[test]
+fn a_chain_that_ends_early() {
+    let listing = encode::row_major(SHAPE, SHAPE.n);
+    let memory = memory(SHAPE, listing.bytes(None));
+    let run = run(Start { tasks: 3, ..start(&listing) }, &memory);
+    // Boards show a counter of 0: the first program ran, but no second was started.
+    assert_eq!(run.outcome, Outcome::Hang { task_counter: 0 });
+    assert!(run.findings[0].contains("after 1 of 3 tasks"));
+}
+
+#[test]
+fn interrupt_masks() {
+    let listing = encode::row_major(SHAPE, SHAPE.n);
+    let memory = memory(SHAPE, listing.bytes(None));
+    let with = |int_mask| run(Start { int_mask, ..start(&listing) }, &memory);
+    let status = |run: &Run| match run.outcome {
+        Outcome::Done { int_status, tasks_done, .. } => Some((int_status, tasks_done)),
+        Outcome::Hang { .. } => None,
+    };
+    assert_eq!(status(&with(0x300)), Some((0x100, 1)));
+    assert!(with(0x300).findings.is_empty());
+    for (mask, raised) in
+        [(0x100, Some((0x100, 1))), (0x303, Some((0x1, 1))), (0xc00, None), (0x200, None)]
+    {
+        let run = with(mask);
+        assert_eq!(status(&run), raised, "{mask:#x}");
+        assert!(run.findings[0].contains("expected 0x300"), "{run:?}");
+    }
+}
+
+#[test]
+fn time_is_the_floor_and_the_longer_of_arithmetic_and_stream() {
+    let listing = encode::row_major(SHAPE, SHAPE.n);
+    let memory = memory(SHAPE, listing.bytes(None));
+    let timing = Timing {
+        submit_floor_ns: 1000,
+        int8_ops_per_second: 2 * 4 * 64 * 64 * 10_000_000, // one program in 100 ns
+        weight_bytes_per_second: 64 * 64 * 20_000_000,     // in 50 ns
+        ..Timing::instant()
+    };
+    let busy = |timing| match Npu::new(timing).run(&start(&listing), &memory).outcome {
+        Outcome::Done { busy_ns, .. } => busy_ns,
+        Outcome::Hang { .. } => panic!("{listing:?}"),
+    };
+    assert_eq!(busy(timing), 1100);
+    assert_eq!(busy(Timing { int8_ops_per_second: 0, ..timing }), 1050);
+    assert_eq!(busy(Timing::instant()), 0);
+}
