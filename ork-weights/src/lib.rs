@@ -3,6 +3,7 @@
 pub mod dequant;
 mod mapping;
 pub mod pack;
+pub mod quantise;
 mod simd;
 pub mod tile;
 

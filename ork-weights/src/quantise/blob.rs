@@ -1,0 +1,77 @@
+//! A weight as a pack stores it.
+
+use super::pack::{compact, pack};
+use super::{Quality, QuantiseError, Recipe, Rows, Tier};
+use crate::pack::o4n1_header;
+use rknpu_sys::layout::{Layout, Precision};
+
+/// Bytes of the blob of a K × N weight.
+///
+/// ```
+/// use ork_weights::quantise::{Tier, blob_bytes};
+/// assert_eq!(blob_bytes(Tier::Int8, 1024, 64)?, 1024 * 64);
+/// assert_eq!(blob_bytes(Tier::Nf4, 1024, 64)?, 20 + 4 * 64 + 1024 * 64 / 2);
+/// # Ok::<(), ork_weights::quantise::QuantiseError>(())
+/// ```
+///
+/// # Errors
+/// [`QuantiseError::NotStored`], [`QuantiseError::Layout`], [`QuantiseError::Group`].
+pub fn blob_bytes(tier: Tier, k: u32, n: u32) -> Result<u64, QuantiseError> {
+    let layout = stored_layout(tier, k, n)?;
+    Ok(match tier.codebook() {
+        Some(codebook) => {
+            let header = o4n1_header(k, n, codebook).len() as u64;
+            header + 4 * u64::from(n) + u64::from(k) * u64::from(n) / 2
+        }
+        None => layout.bytes(),
+    })
+}
+
+/// Scales beside the blob; 0 when the blob holds them itself.
+pub fn blob_scales(tier: Tier, k: u32, n: u32) -> usize {
+    match tier.codebook() {
+        Some(_) => 0,
+        None => tier.scales(k, n),
+    }
+}
+
+/// Quantises `rows` to what a pack stores: `blob` ([`blob_bytes`] long) and `scales`
+/// ([`blob_scales`] of them). For the tiers that are stored as they are computed this is
+/// [`quantise`](super::quantise).
+///
+/// # Errors
+/// [`QuantiseError`]; `blob` and `scales` then hold no weight.
+pub fn encode(
+    rows: &Rows<'_>,
+    recipe: &Recipe<'_>,
+    blob: &mut [u8],
+    scales: &mut [f32],
+) -> Result<Quality, QuantiseError> {
+    let (k, n) = (rows.k(), rows.n());
+    let layout = stored_layout(recipe.tier, k, n)?;
+    let Some(codebook) = recipe.tier.codebook() else {
+        return pack(rows, &layout, recipe, blob, scales);
+    };
+    super::rows::length("blob", blob.len(), blob_bytes(recipe.tier, k, n)? as usize)?;
+    super::rows::length("scales", scales.len(), 0)?;
+    let header = o4n1_header(k, n, codebook);
+    let (head, rest) = blob.split_at_mut(header.len());
+    let (scale_bytes, codes) = rest.split_at_mut(4 * n as usize);
+    head.copy_from_slice(&header);
+    let mut scales = vec![0.0; n as usize];
+    let quality = compact(rows, recipe, codes, &mut scales)?;
+    for (out, scale) in scale_bytes.as_chunks_mut::<4>().0.iter_mut().zip(scales) {
+        *out = scale.to_le_bytes();
+    }
+    Ok(quality)
+}
+
+/// Layout of the tiles on disk; for a compact blob, that of what it inflates to.
+fn stored_layout(tier: Tier, k: u32, n: u32) -> Result<Layout, QuantiseError> {
+    let loaded = tier.layout(k, n)?;
+    match (tier, tier.dtype()) {
+        (_, None) => Err(QuantiseError::NotStored { tier }),
+        (Tier::RotatedInt4 { .. }, _) => Ok(Layout::new(k, n, Precision::Int4)?),
+        _ => Ok(loaded),
+    }
+}

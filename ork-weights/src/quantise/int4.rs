@@ -1,0 +1,132 @@
+//! Even four-bit levels.
+
+use super::clip::{self, RATIOS};
+use super::int8::ROUNDER;
+use super::random::Stream;
+use super::{LEAST_ABSMAX, Quantiser, Step, absmax};
+
+/// Nearest whole number to value / scale, ties to even, clamped.
+#[inline(always)]
+fn nearest(value: f32, scale: f32, least: f32) -> i8 {
+    ((value / scale).clamp(least, 7.0) + ROUNDER).to_bits() as i8
+}
+
+/// Codes −7 to 7, stored compactly and computed as int8.
+pub(super) struct Uniform<'a> {
+    pub(super) importance: Option<&'a [f32]>,
+}
+
+impl Uniform<'_> {
+    /// The scale of one candidate absmax.
+    #[inline(always)]
+    fn of(absmax: f32) -> f32 {
+        absmax.max(LEAST_ABSMAX) / 7.0
+    }
+}
+
+impl Quantiser for Uniform<'_> {
+    #[inline(always)]
+    fn scale(&self, values: &[f32]) -> Option<f32> {
+        let most = absmax(values)?;
+        let Some(importance) = self.importance else { return Some(Self::of(most)) };
+        Some(clip::least_error(
+            RATIOS.map(|ratio| Self::of(most * ratio)),
+            values,
+            importance,
+            |value, scale| f32::from(nearest(value, scale, -7.0)) * scale,
+        ))
+    }
+
+    #[inline(always)]
+    fn codes(&self, values: &[f32; 32], step: Step, _: &mut Stream) -> [i8; 32] {
+        values.map(|value| nearest(value, step.scale, -7.0))
+    }
+}
+
+/// As [`Uniform`], rounding up with a probability that is the fraction.
+pub(super) struct Stochastic<'a>(pub(super) Uniform<'a>);
+
+impl Quantiser for Stochastic<'_> {
+    #[inline(always)]
+    fn scale(&self, values: &[f32]) -> Option<f32> {
+        self.0.scale(values)
+    }
+
+    #[inline(always)]
+    fn codes(&self, values: &[f32; 32], step: Step, random: &mut Stream) -> [i8; 32] {
+        values.map(|value| (value / step.scale + random.unit()).floor().clamp(-7.0, 7.0) as i8)
+    }
+}
+
+/// Codes −8 to 7 for int4 × int4.
+pub(super) struct Native;
+
+impl Quantiser for Native {
+    #[inline(always)]
+    fn scale(&self, values: &[f32]) -> Option<f32> {
+        Some(absmax(values)?.max(LEAST_ABSMAX) / 7.0)
+    }
+
+    #[inline(always)]
+    fn codes(&self, values: &[f32; 32], step: Step, _: &mut Stream) -> [i8; 32] {
+        values.map(|value| nearest(value, step.scale, -8.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PLAIN: Uniform<'static> = Uniform { importance: None };
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+        #[test]
+        fn codes_are_rounded_quotients(values in prop::array::uniform32(-3f32..3.0)) {
+            let scale = PLAIN.scale(&values).unwrap();
+            let most = values.iter().fold(0f32, |m, v| m.max(v.abs()));
+            prop_assert_eq!(scale, most / 7.0);
+            let expected = values.map(|v| (v / scale).round_ties_even() as i8);
+            let step = Step::new(scale);
+            prop_assert_eq!(PLAIN.codes(&values, step, &mut Stream::default()), expected);
+            prop_assert_eq!(Native.codes(&values, step, &mut Stream::default()), expected);
+        }
+
+        #[test]
+        fn stochastic_codes_are_neighbours(values in prop::array::uniform32(-3f32..3.0), seed: u64) {
+            let quantiser = Stochastic(PLAIN);
+            let scale = quantiser.scale(&values).unwrap();
+            let codes = quantiser.codes(&values, Step::new(scale), &mut Stream::new(seed, 0));
+            for (value, code) in values.iter().zip(codes) {
+                let exact = value / scale;
+                prop_assert!(f32::from(code) >= exact.floor().clamp(-7.0, 7.0));
+                prop_assert!(f32::from(code) <= (exact.floor() + 1.0).clamp(-7.0, 7.0));
+            }
+        }
+    }
+
+    #[test]
+    fn stochastic_rounding_is_right_on_average() {
+        let (values, step) = ([0.3f32; 32], Step::new(1.0));
+        let mut stream = Stream::new(7, 0);
+        let mut sum = 0f64;
+        for _ in 0..1000 {
+            sum += Stochastic(PLAIN)
+                .codes(&values, step, &mut stream)
+                .iter()
+                .map(|&c| f64::from(c))
+                .sum::<f64>();
+        }
+        assert!((sum / 32_000.0 - 0.3).abs() < 0.01);
+    }
+
+    #[test]
+    fn native_uses_the_lowest_code_and_stored_does_not() {
+        let mut values = [0f32; 32];
+        values[0] = -9.0;
+        let step = Step::new(1.0);
+        assert_eq!(Native.codes(&values, step, &mut Stream::default())[0], -8);
+        assert_eq!(PLAIN.codes(&values, step, &mut Stream::default())[0], -7);
+    }
+}

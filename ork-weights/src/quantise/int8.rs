@@ -1,0 +1,107 @@
+//! int8 per channel.
+
+use super::random::Stream;
+use super::{LEAST_ABSMAX, Quantiser, Step, absmax};
+
+pub(super) struct Int8;
+
+/// 1.5 × 2²³: adding it leaves no fraction bits, so the addition rounds to nearest even and the
+/// low byte of the sum's bits is the whole number in two's complement.
+pub(super) const ROUNDER: f32 = 12_582_912.0;
+
+/// The distance to a whole number above which a product with the reciprocal may round to another
+/// side than the quotient. The product is off by at most 127 × 2⁻²³, the quotient's own rounding
+/// adds half of that: together under 2.3e-5.
+const NEAR_TIE: f32 = 0.4999;
+
+impl Quantiser for Int8 {
+    #[inline(always)]
+    fn scale(&self, values: &[f32]) -> Option<f32> {
+        Some(absmax(values)?.max(LEAST_ABSMAX) / 127.0)
+    }
+
+    /// The nearest to value / scale. No clamp is needed: |value| is at most the absmax, so the
+    /// quotient is at most 127 after rounding.
+    #[inline(always)]
+    fn codes(&self, values: &[f32; 32], step: Step, _: &mut Stream) -> [i8; 32] {
+        let mut codes = [0; 32];
+        let mut near_tie = 0u32;
+        for i in 0..32 {
+            let quotient = values[i] * step.inverse;
+            let rounded = quotient + ROUNDER;
+            codes[i] = rounded.to_bits() as i8;
+            let distance = (rounded - ROUNDER) - quotient;
+            near_tie |= u32::from(distance.abs() > NEAR_TIE);
+        }
+        if near_tie != 0 {
+            for i in 0..32 {
+                codes[i] = (values[i] / step.scale + ROUNDER).to_bits() as i8;
+            }
+        }
+        codes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The rule as written.
+    fn naive(row: &[f32]) -> (f32, Vec<i8>) {
+        let most = row.iter().fold(0f32, |most, w| most.max(w.abs()));
+        let scale = most.max(1e-9) / 127.0;
+        let code = |w: &f32| (w / scale).round_ties_even().clamp(-127.0, 127.0) as i8;
+        (scale, row.iter().map(code).collect())
+    }
+
+    fn agrees(row: &[f32; 32]) {
+        let scale = Int8.scale(row).unwrap();
+        let codes = Int8.codes(row, Step::new(scale), &mut Stream::default());
+        assert_eq!((scale, codes.to_vec()), naive(row), "{row:?}");
+    }
+
+    fn magnitude() -> impl Strategy<Value = f32> {
+        prop_oneof![Just(1e-38f32), Just(1e-9), Just(0.01), Just(1.0), Just(3e38)]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2048))]
+        #[test]
+        fn the_fast_path_gives_the_quotients_code(
+            values in prop::array::uniform32(-1f32..=1.0), by in magnitude(),
+        ) {
+            agrees(&values.map(|v| v * by));
+        }
+
+        #[test]
+        fn ties_and_their_neighbours(
+            halves in prop::array::uniform32(-254i32..=254), scale in 1e-6f32..1e6, ulps in -3i32..=3,
+        ) {
+            // Multiples of half a step, give or take a few last places, under an absmax of 127.
+            let mut row = halves.map(|h| {
+                let value = h as f32 * 0.5 * scale;
+                f32::from_bits(value.to_bits().saturating_add_signed(ulps))
+            });
+            row[0] = 127.0 * scale;
+            agrees(&row);
+        }
+    }
+
+    #[test]
+    fn zeros_and_extremes() {
+        agrees(&[0.0; 32]);
+        agrees(&[f32::MAX; 32]);
+        agrees(&[f32::MIN_POSITIVE; 32]);
+        agrees(&std::array::from_fn(|i| if i == 7 { -f32::MAX } else { 1.0 }));
+    }
+
+    #[test]
+    fn what_is_not_finite_has_no_scale() {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -f32::NAN] {
+            let mut row = [1f32; 33];
+            row[32] = bad;
+            assert_eq!(Int8.scale(&row), None);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! From f32 rows to codes and scales, for every tier.
+//!
+//! A row is one output channel of K values. What a code stands for is `level × scale`, with one
+//! scale per channel, or one per group of consecutive k in the rotated tiers:
+//!
+//! | tier | scale | code | rounding |
+//! |---|---|---|---|
+//! | int8 | absmax / 127 | w / scale, ±127 | to nearest, ties to even |
+//! | int4 (stored), uniform | absmax / 7 | w / scale, ±7 | ties to even, or stochastic |
+//! | int4 (stored), NF4 | absmax / 127 | nearest of 16 levels of w / absmax | midpoints go up |
+//! | native int4 | absmax / 7 after rotation | w / scale, −8..7 | ties to even |
+//! | fp16 | none | the half float | ties to even |
+//!
+//! absmax is at least 1e-9. Source of the rules: the C project that defined `.orkpack`, so that
+//! both pack the same bytes.
+//!
+//! [`quantise`] gives what the NPU reads, [`encode`] what a pack keeps; they differ for the tiers
+//! that are kept smaller than they are computed.
+//!
+//! The work goes tile by tile: a few rows are dequantised into the cache, looked at for their
+//! scale, quantised, and written straight to their place in the tile. Memory is passed over once.
+
+mod blob;
+mod clip;
+mod emit;
+mod float16;
+mod hadamard;
+mod int4;
+mod int8;
+mod nf4;
+mod pack;
+mod quality;
+mod random;
+mod rows;
+mod tier;
+
+pub use blob::{blob_bytes, blob_scales, encode};
+pub use hadamard::{block_of, rotate};
+pub use pack::quantise;
+pub use quality::Quality;
+pub use rows::Rows;
+pub use tier::Tier;
+
+use rknpu_sys::layout::LayoutError;
+
+/// Least absmax a scale is made of; a channel of zeros gets a scale above zero.
+const LEAST_ABSMAX: f32 = 1e-9;
+
+/// How a weight is to be quantised.
+///
+/// ```
+/// use ork_weights::quantise::{Recipe, Tier};
+/// let recipe = Recipe { measure: true, ..Recipe::new(Tier::Int8) };
+/// assert_eq!(recipe.stochastic, None);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Recipe<'a> {
+    /// Codes and scales.
+    pub tier: Tier,
+    /// Importance of each of the K inputs; the stored int4 tiers then choose, per channel, the
+    /// clipped scale of least importance-weighted error. Other tiers ignore it.
+    pub importance: Option<&'a [f32]>,
+    /// Seed of stochastic rounding, for [`Tier::Int4`]; other tiers ignore it. The same seed gives
+    /// the same bytes on any number of threads.
+    pub stochastic: Option<u64>,
+    /// Whether to measure the error, which takes another look at every row.
+    pub measure: bool,
+}
+
+impl Recipe<'_> {
+    /// The plain form of a tier: no importance, rounding to nearest, nothing measured.
+    pub const fn new(tier: Tier) -> Recipe<'static> {
+        Recipe { tier, importance: None, stochastic: None, measure: false }
+    }
+}
+
+/// Why a weight could not be quantised.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum QuantiseError {
+    /// K or N does not tile.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// A weight that is NaN or infinite.
+    #[error("channel {channel} holds a value that is not finite: the model file is damaged")]
+    NotFinite {
+        /// The output channel.
+        channel: usize,
+    },
+    /// A tier no pack can hold.
+    #[error("tier {tier} has no place in an .orkpack: choose another, or quantise for a device")]
+    NotStored {
+        /// The tier.
+        tier: Tier,
+    },
+    /// A buffer of another length.
+    #[error("the {buffer} holds {length}, {expected} are needed")]
+    Length {
+        /// Which buffer.
+        buffer: &'static str,
+        /// Its length.
+        length: usize,
+        /// The length it must have.
+        expected: usize,
+    },
+    /// A group that does not divide K into runs of 32.
+    #[error("groups of {group} do not fit K={k}: a multiple of 32 that divides K, at most 10752")]
+    Group {
+        /// Values of a group.
+        group: u32,
+        /// Inputs of the weight.
+        k: u32,
+    },
+}
+
+/// Largest magnitude of a row; `None` when a value is not finite.
+#[inline(always)]
+fn absmax(row: &[f32]) -> Option<f32> {
+    // Magnitudes order like their bits, and NaN and infinity come above all finite ones.
+    let mut most = 0u32;
+    for value in row {
+        most = most.max(value.to_bits() & 0x7fff_ffff);
+    }
+    let most = f32::from_bits(most);
+    most.is_finite().then_some(most)
+}
+
+/// What turns values into codes: a scale, and its reciprocal where that is as good.
+#[derive(Clone, Copy, Debug, Default)]
+struct Step {
+    scale: f32,
+    inverse: f32,
+}
+
+impl Step {
+    #[inline(always)]
+    fn new(scale: f32) -> Step {
+        Step { scale, inverse: 1.0 / scale }
+    }
+}
+
+/// One rule for scales and codes.
+trait Quantiser: Sync {
+    /// The scale of a row, or of a group of it. `None` when a value is not finite.
+    fn scale(&self, values: &[f32]) -> Option<f32>;
+
+    /// Codes of a run; `random` is the row's own stream.
+    fn codes(&self, values: &[f32; 32], step: Step, random: &mut random::Stream) -> [i8; 32];
+
+    /// What the NPU multiplies by the scale for this code.
+    #[inline(always)]
+    fn level(&self, code: i8) -> i8 {
+        code
+    }
+}

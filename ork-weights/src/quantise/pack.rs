@@ -1,0 +1,253 @@
+//! A whole weight, tile by tile, over the threads of the current rayon pool.
+
+use super::emit::{Emit, EmitHalf, Lanes, Levels, Measure, Nibbles, Row, Run};
+use super::int4::{Native, Stochastic, Uniform};
+use super::int8::Int8;
+use super::nf4::Nf4;
+use super::rows::{Rows, length};
+use super::{Quality, QuantiseError, Quantiser, Recipe, Tier, rotate};
+use crate::simd::dispatch;
+use crate::tile::Columns;
+use rayon::prelude::*;
+use rknpu_sys::layout::{Layout, Precision};
+use std::marker::PhantomData;
+
+/// Quantises `rows` to what the NPU reads: `out` in [`Tier::layout`], `scales` per channel or
+/// `[group][channel]`, [`Tier::scales`] of them. Tiles are spread over the threads of the current
+/// rayon pool; the bytes do not depend on their number.
+///
+/// ```
+/// use ork_weights::dequant::TensorType;
+/// use ork_weights::quantise::{Recipe, Rows, Tier, quantise};
+///
+/// // 32 channels of 32 inputs, channel c holding c + 1 everywhere.
+/// let raw: Vec<u8> = (0..32 * 32).flat_map(|i| (1.0 + (i / 32) as f32).to_le_bytes()).collect();
+/// let rows = Rows::new(TensorType::F32, 32, 32, &raw)?;
+/// let layout = Tier::Int8.layout(32, 32)?;
+/// let (mut tiled, mut scales) = (vec![0; layout.bytes() as usize], [0.0; 32]);
+/// quantise(&rows, &Recipe::new(Tier::Int8), &mut tiled, &mut scales)?;
+/// assert!(tiled[..1024].iter().all(|&code| code == 127));
+/// assert_eq!(scales[31], 32.0 / 127.0);
+/// # Ok::<(), ork_weights::quantise::QuantiseError>(())
+/// ```
+///
+/// # Errors
+/// [`QuantiseError`]; `out` and `scales` then hold no weight.
+pub fn quantise(
+    rows: &Rows<'_>,
+    recipe: &Recipe<'_>,
+    out: &mut [u8],
+    scales: &mut [f32],
+) -> Result<Quality, QuantiseError> {
+    pack(rows, &recipe.tier.layout(rows.k(), rows.n())?, recipe, out, scales)
+}
+
+/// Quantises `rows` (as many as the layout has channels) into `out` and `scales`.
+///
+/// The layout's precision chooses between the two forms of a tier that has two: the int4 tiles it
+/// is stored as, or the int8 tiles the NPU reads. Scales come per channel, or `[group][channel]`.
+pub(super) fn pack(
+    rows: &Rows<'_>,
+    layout: &Layout,
+    recipe: &Recipe<'_>,
+    out: &mut [u8],
+    scales: &mut [f32],
+) -> Result<Quality, QuantiseError> {
+    let (k, n) = (layout.k(), layout.n());
+    let groups = recipe.tier.groups(k)? as usize;
+    length("tiled weight", out.len(), layout.bytes() as usize)?;
+    length("scales", scales.len(), recipe.tier.scales(k, n))?;
+    if let Some(importance) = recipe.importance {
+        length("importance", importance.len(), k as usize)?;
+    }
+    let job = Job { rows, layout, recipe, groups };
+    if groups == 1 {
+        return job.of_tier(out, scales);
+    }
+    let mut by_channel = vec![0.0; scales.len()];
+    let quality = job.of_tier(out, &mut by_channel)?;
+    for (group, out) in scales.chunks_exact_mut(n as usize).enumerate() {
+        for (out, channel) in out.iter_mut().zip(by_channel.chunks_exact(groups)) {
+            *out = channel[group];
+        }
+    }
+    Ok(quality)
+}
+
+/// Quantises rows to the compact form of [`Tier::Int4`] and [`Tier::Nf4`]: nibbles row by row, K / 2
+/// bytes each.
+pub(super) fn compact(
+    rows: &Rows<'_>,
+    recipe: &Recipe<'_>,
+    out: &mut [u8],
+    scales: &mut [f32],
+) -> Result<Quality, QuantiseError> {
+    let (k, n) = (rows.k() as usize, rows.n() as usize);
+    length("compact codes", out.len(), k / 2 * n)?;
+    length("scales", scales.len(), n)?;
+    if let Some(importance) = recipe.importance {
+        length("importance", importance.len(), k)?;
+    }
+    let importance = recipe.importance;
+    match recipe.tier {
+        Tier::Nf4 => nibbles(rows, recipe, &Nf4 { importance }, out, scales),
+        _ => match recipe.stochastic {
+            Some(_) => nibbles(rows, recipe, &Stochastic(Uniform { importance }), out, scales),
+            None => nibbles(rows, recipe, &Uniform { importance }, out, scales),
+        },
+    }
+}
+
+fn nibbles<Q: Quantiser>(
+    rows: &Rows<'_>,
+    recipe: &Recipe<'_>,
+    quantiser: &Q,
+    out: &mut [u8],
+    scales: &mut [f32],
+) -> Result<Quality, QuantiseError> {
+    let (k, seed) = (rows.k() as usize, recipe.stochastic.unwrap_or(0));
+    // A row of nibbles is a tile of one channel whose blocks are its runs; blocks of a tile are
+    // larger, so runs go through one of them.
+    let work = out.par_chunks_exact_mut(k / 2).zip(scales.par_chunks_exact_mut(1)).enumerate();
+    let parts = work.map_init(
+        || (vec![0f32; k], vec![0u8; k / 32 * crate::tile::BLOCK]),
+        |(values, blocks), (index, (out, scales))| {
+            rows.read(index, values);
+            let mut lanes = Lanes::default();
+            let emitted = dispatch(Emit {
+                run: PhantomData::<Nibbles>,
+                quantiser,
+                rows: &mut [Row::new(values, scales, seed, rows.channel(index))],
+                group: k,
+                at: 0,
+                parts: &mut [blocks],
+                measure: measured(recipe, &mut lanes),
+            });
+            emitted.map_err(|_| QuantiseError::NotFinite { channel: rows.channel(index) })?;
+            for (out, block) in
+                out.as_chunks_mut::<16>().0.iter_mut().zip(blocks.as_chunks::<1024>().0)
+            {
+                out.copy_from_slice(&block[..16]);
+            }
+            Ok(lanes.sum())
+        },
+    );
+    total(parts.collect())
+}
+
+fn measured<'a>(recipe: &Recipe<'a>, lanes: &'a mut Lanes) -> Option<Measure<'a>> {
+    recipe.measure.then_some(Measure { lanes, importance: recipe.importance })
+}
+
+/// Sums in the order of the channels, so that threads do not change the result.
+fn total(parts: Result<Vec<Quality>, QuantiseError>) -> Result<Quality, QuantiseError> {
+    let mut total = Quality::default();
+    for part in parts? {
+        total += part;
+    }
+    Ok(total)
+}
+
+struct Job<'a> {
+    rows: &'a Rows<'a>,
+    layout: &'a Layout,
+    recipe: &'a Recipe<'a>,
+    groups: usize,
+}
+
+impl Job<'_> {
+    /// `scales` are `[channel][group]`.
+    fn of_tier(&self, out: &mut [u8], scales: &mut [f32]) -> Result<Quality, QuantiseError> {
+        let importance = self.recipe.importance;
+        let int4 = self.layout.precision() == Precision::Int4;
+        match (self.recipe.tier, self.recipe.stochastic) {
+            (Tier::Fp16, _) => self.halves(out),
+            (Tier::Int8 | Tier::RotatedInt8 { .. }, _) => {
+                self.codes::<_, Levels, 32>(&Int8, out, scales)
+            }
+            (Tier::Int4, None) => self.codes::<_, Levels, 32>(&Uniform { importance }, out, scales),
+            (Tier::Int4, Some(_)) => {
+                self.codes::<_, Levels, 32>(&Stochastic(Uniform { importance }), out, scales)
+            }
+            (Tier::Nf4, _) => self.codes::<_, Levels, 32>(&Nf4 { importance }, out, scales),
+            (Tier::NativeInt4 { .. } | Tier::RotatedInt4 { .. }, _) if int4 => {
+                self.codes::<_, Nibbles, 16>(&Native, out, scales)
+            }
+            (Tier::NativeInt4 { .. } | Tier::RotatedInt4 { .. }, _) => {
+                self.codes::<_, Levels, 32>(&Native, out, scales)
+            }
+        }
+    }
+
+    fn codes<Q: Quantiser, R: Run<BYTES> + Send, const BYTES: usize>(
+        &self,
+        quantiser: &Q,
+        out: &mut [u8],
+        scales: &mut [f32],
+    ) -> Result<Quality, QuantiseError> {
+        let (k, groups) = (self.layout.k() as usize, self.groups);
+        let width = self.layout.precision().tile_width() as usize;
+        let rotated = self.recipe.tier.is_rotated();
+        let seed = self.recipe.stochastic.unwrap_or(0);
+        let mut columns = Columns::split(self.layout, out);
+        let tiles = columns.par_tiles().zip(scales.par_chunks_exact_mut(width * groups));
+        let parts = tiles.enumerate().map_init(
+            || vec![0f32; 2 * k],
+            |buffer, (tile, (parts, scales))| {
+                let mut lanes = Lanes::default();
+                for (pair, scales) in scales.chunks_exact_mut(2 * groups).enumerate() {
+                    let channel = tile * width + 2 * pair;
+                    let (first, second) = buffer.split_at_mut(k);
+                    for (i, row) in [&mut *first, &mut *second].into_iter().enumerate() {
+                        self.rows.read(channel + i, row);
+                        if rotated {
+                            rotate(row);
+                        }
+                    }
+                    let (scales0, scales1) = scales.split_at_mut(groups);
+                    let channel = self.rows.channel(channel);
+                    let emitted = dispatch(Emit {
+                        run: PhantomData::<R>,
+                        quantiser,
+                        rows: &mut [
+                            Row::new(first, scales0, seed, channel),
+                            Row::new(second, scales1, seed, channel + 1),
+                        ],
+                        group: k / groups,
+                        at: 2 * pair * BYTES,
+                        parts,
+                        measure: measured(self.recipe, &mut lanes),
+                    });
+                    emitted.map_err(|i| QuantiseError::NotFinite { channel: channel + i })?;
+                }
+                Ok(lanes.sum())
+            },
+        );
+        total(parts.collect())
+    }
+
+    fn halves(&self, out: &mut [u8]) -> Result<Quality, QuantiseError> {
+        let width = self.layout.precision().tile_width() as usize;
+        let mut columns = Columns::split(self.layout, out);
+        let parts = columns.par_tiles().enumerate().map_init(
+            || vec![0f32; self.layout.k() as usize],
+            |values, (tile, parts)| {
+                let mut lanes = Lanes::default();
+                for row in 0..width {
+                    let channel = tile * width + row;
+                    self.rows.read(channel, values);
+                    let emitted = dispatch(EmitHalf {
+                        values,
+                        at: row * 64,
+                        parts,
+                        measure: measured(self.recipe, &mut lanes),
+                    });
+                    let channel = self.rows.channel(channel);
+                    emitted.ok_or(QuantiseError::NotFinite { channel })?;
+                }
+                Ok(lanes.sum())
+            },
+        );
+        total(parts.collect())
+    }
+}

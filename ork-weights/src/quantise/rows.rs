@@ -1,0 +1,69 @@
+//! What is quantised.
+
+use super::QuantiseError;
+use crate::dequant::{TensorType, dequantise};
+
+/// A weight, or some channels of it, as a model file holds it: row-major, a row the K values of one
+/// output channel.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    kind: TensorType,
+    k: u32,
+    n: u32,
+    raw: &'a [u8],
+    row_bytes: usize,
+    first: usize,
+}
+
+impl<'a> Rows<'a> {
+    /// `n` rows of `k` values in blocks of `kind`.
+    ///
+    /// # Errors
+    /// [`QuantiseError::Length`] when `raw` does not hold exactly that many rows of whole blocks.
+    pub fn new(kind: TensorType, k: u32, n: u32, raw: &'a [u8]) -> Result<Rows<'a>, QuantiseError> {
+        let row_bytes = kind.row_bytes(k.into()).and_then(|bytes| usize::try_from(bytes).ok());
+        let expected = row_bytes.and_then(|bytes| bytes.checked_mul(n as usize));
+        length("source", raw.len(), expected.unwrap_or(usize::MAX))?;
+        Ok(Rows { kind, k, n, raw, row_bytes: row_bytes.unwrap_or(0), first: 0 })
+    }
+
+    /// The same rows as channels `first..` of a larger weight: what errors name, and what stochastic
+    /// rounding draws for each channel, then are those of the whole.
+    pub fn starting_at(self, first: usize) -> Rows<'a> {
+        Rows { first, ..self }
+    }
+
+    /// Inputs.
+    pub fn k(&self) -> u32 {
+        self.k
+    }
+
+    /// Channels.
+    pub fn n(&self) -> u32 {
+        self.n
+    }
+
+    /// Number in the whole weight of row `index`.
+    pub(super) fn channel(&self, index: usize) -> usize {
+        self.first + index
+    }
+
+    /// Row `index`, below N, as K floats.
+    pub(super) fn read(&self, index: usize, out: &mut [f32]) {
+        let raw = &self.raw[index * self.row_bytes..(index + 1) * self.row_bytes];
+        let read = dequantise(self.kind, raw, out);
+        debug_assert!(read.is_ok(), "the lengths follow from K and the type");
+    }
+}
+
+/// Checks the length of a buffer.
+pub(super) fn length(
+    buffer: &'static str,
+    length: usize,
+    expected: usize,
+) -> Result<(), QuantiseError> {
+    if length == expected {
+        return Ok(());
+    }
+    Err(QuantiseError::Length { buffer, length, expected })
+}

@@ -1,0 +1,227 @@
+//! The ways a weight can be quantised.
+
+use super::QuantiseError;
+use crate::pack::{Codebook, Dtype};
+use rknpu_sys::layout::{Layout, Precision};
+use std::str::FromStr;
+
+/// How a weight is coded, stored and computed.
+///
+/// `group` is the number of consecutive k that share a scale, `None` for one scale a channel.
+///
+/// ```
+/// use ork_weights::quantise::Tier;
+/// let tier: Tier = "native-int4:128".parse()?;
+/// assert_eq!(tier, Tier::NativeInt4 { group: Some(128) });
+/// assert_eq!(tier.scales(4096, 64), 32 * 64);
+/// assert_eq!(tier.to_string(), "native-int4:128");
+/// # Ok::<(), String>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Tier {
+    /// int8 codes, int8 activations.
+    Int8,
+    /// Evenly spaced int4 codes, stored compactly; int8 activations.
+    Int4,
+    /// NF4 codes, stored compactly; int8 activations.
+    Nf4,
+    /// int4 codes of the rotated weight; int4 activations.
+    NativeInt4 {
+        /// Values of a scale group.
+        group: Option<u32>,
+    },
+    /// int8 codes of the rotated weight; int8 activations.
+    RotatedInt8 {
+        /// Values of a scale group.
+        group: Option<u32>,
+    },
+    /// int4 codes of the rotated weight, stored as [`Tier::NativeInt4`] is; int8 activations.
+    RotatedInt4 {
+        /// Values of a scale group.
+        group: Option<u32>,
+    },
+    /// Half floats. No `.orkpack` holds them; for weights that go straight to a device.
+    Fp16,
+}
+
+impl Tier {
+    /// How a pack stores it; `None` for [`Tier::Fp16`], which it cannot.
+    pub const fn dtype(self) -> Option<Dtype> {
+        match self {
+            Tier::Int8 => Some(Dtype::Int8),
+            Tier::Int4 | Tier::Nf4 => Some(Dtype::O4n1),
+            Tier::NativeInt4 { .. } => Some(Dtype::Int4),
+            Tier::RotatedInt8 { .. } => Some(Dtype::RotatedInt8),
+            Tier::RotatedInt4 { .. } => Some(Dtype::Int4AsInt8),
+            Tier::Fp16 => None,
+        }
+    }
+
+    /// Precision of what the NPU reads.
+    pub const fn precision(self) -> Precision {
+        match self {
+            Tier::Fp16 => Precision::Fp16,
+            Tier::NativeInt4 { .. } => Precision::Int4,
+            _ => Precision::Int8,
+        }
+    }
+
+    /// Layout of what the NPU reads of a K × N weight.
+    ///
+    /// # Errors
+    /// [`QuantiseError::Layout`] when K or N does not tile; [`QuantiseError::Group`].
+    pub fn layout(self, k: u32, n: u32) -> Result<Layout, QuantiseError> {
+        self.groups(k)?;
+        // Stored as int4 tiles, it must tile as int4 too.
+        if let Tier::RotatedInt4 { .. } = self {
+            Layout::new(k, n, Precision::Int4)?;
+        }
+        Ok(Layout::new(k, n, self.precision())?)
+    }
+
+    /// Number of scales of a K × N weight: N, or groups × N, or none.
+    pub fn scales(self, k: u32, n: u32) -> usize {
+        match self {
+            Tier::Fp16 => 0,
+            _ => self.groups(k).unwrap_or(1) as usize * n as usize,
+        }
+    }
+
+    /// The codebook of a compactly stored tier.
+    pub const fn codebook(self) -> Option<Codebook> {
+        match self {
+            Tier::Int4 => Some(Codebook::Uniform),
+            Tier::Nf4 => Some(Codebook::Nf4),
+            _ => None,
+        }
+    }
+
+    /// Whether activations must be rotated as the weight was, see [`rotate`](super::rotate).
+    pub const fn is_rotated(self) -> bool {
+        self.may_group()
+    }
+
+    /// Bits of a stored code.
+    pub const fn bits(self) -> u32 {
+        match self {
+            Tier::Fp16 => 16,
+            Tier::Int8 | Tier::RotatedInt8 { .. } => 8,
+            _ => 4,
+        }
+    }
+
+    /// Scale groups along K.
+    pub(crate) fn groups(self, k: u32) -> Result<u32, QuantiseError> {
+        match self.group() {
+            None => Ok(1),
+            Some(group)
+                if group != 0
+                    && group.is_multiple_of(32)
+                    && k.is_multiple_of(group)
+                    && group <= Precision::Int4.k_slice() =>
+            {
+                Ok(k / group)
+            }
+            Some(group) => Err(QuantiseError::Group { group, k }),
+        }
+    }
+
+    const fn group(self) -> Option<u32> {
+        match self {
+            Tier::NativeInt4 { group }
+            | Tier::RotatedInt8 { group }
+            | Tier::RotatedInt4 { group } => group,
+            _ => None,
+        }
+    }
+
+    const fn may_group(self) -> bool {
+        matches!(
+            self,
+            Tier::NativeInt4 { .. } | Tier::RotatedInt8 { .. } | Tier::RotatedInt4 { .. }
+        )
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Tier::Int8 => "int8",
+            Tier::Int4 => "int4",
+            Tier::Nf4 => "nf4",
+            Tier::NativeInt4 { .. } => "native-int4",
+            Tier::RotatedInt8 { .. } => "rotated-int8",
+            Tier::RotatedInt4 { .. } => "rotated-int4",
+            Tier::Fp16 => "fp16",
+        }
+    }
+}
+
+impl std::fmt::Display for Tier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.group() {
+            None => f.pad(self.name()),
+            Some(group) => f.pad(&format!("{}:{group}", self.name())),
+        }
+    }
+}
+
+impl FromStr for Tier {
+    type Err = String;
+
+    /// A tier's name, with `:GROUP` where it may have scale groups.
+    fn from_str(text: &str) -> Result<Tier, String> {
+        let unknown = || {
+            format!(
+                "{text:?} is no tier: int8, int4, nf4, native-int4[:GROUP], rotated-int8[:GROUP], \
+                 rotated-int4[:GROUP] or fp16"
+            )
+        };
+        let (name, group) = match text.split_once(':') {
+            None => (text, None),
+            Some((name, group)) => (name, Some(group.parse::<u32>().map_err(|_| unknown())?)),
+        };
+        let tier = match name {
+            "int8" => Tier::Int8,
+            "int4" => Tier::Int4,
+            "nf4" => Tier::Nf4,
+            "native-int4" => Tier::NativeInt4 { group },
+            "rotated-int8" => Tier::RotatedInt8 { group },
+            "rotated-int4" => Tier::RotatedInt4 { group },
+            "fp16" => Tier::Fp16,
+            _ => return Err(unknown()),
+        };
+        if group.is_some() && !tier.may_group() {
+            return Err(format!("tier {name} has one scale a channel and takes no group"));
+        }
+        Ok(tier)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip() {
+        for text in
+            ["int8", "int4", "nf4", "native-int4", "rotated-int8:64", "rotated-int4:32", "fp16"]
+        {
+            assert_eq!(text.parse::<Tier>().unwrap().to_string(), text);
+        }
+        for text in ["", "int9", "int8:32", "native-int4:", "native-int4:x", "fp16:32"] {
+            assert!(text.parse::<Tier>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn groups_must_fit() {
+        let tier = |group| Tier::NativeInt4 { group: Some(group) };
+        assert_eq!(tier(64).groups(128), Ok(2));
+        for (group, k) in [(0, 128), (48, 96), (64, 96), (21504, 21504)] {
+            assert_eq!(tier(group).groups(k), Err(QuantiseError::Group { group, k }));
+            assert!(tier(group).layout(k, 64).is_err());
+        }
+        assert!(Tier::RotatedInt4 { group: None }.layout(64, 32).is_err());
+        assert!(Tier::RotatedInt8 { group: None }.layout(64, 32).is_ok());
+    }
+}
