@@ -2,11 +2,13 @@
 
 pub mod backend;
 mod cache;
+pub mod config;
 pub mod core;
 pub mod error;
 pub mod fake;
 mod ids;
 pub mod policy;
+pub mod prefetch;
 pub mod stats;
 mod sync;
 

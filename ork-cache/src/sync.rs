@@ -7,6 +7,23 @@ pub(crate) use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 #[cfg(loom)]
 pub(crate) use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
 
+#[cfg(not(loom))]
+pub(crate) use std::thread::JoinHandle;
+
+#[cfg(loom)]
+pub(crate) use loom::thread::JoinHandle;
+
+/// Starts a named thread.
+pub(crate) fn spawn(
+    name: &str,
+    body: impl FnOnce() + Send + 'static,
+) -> std::io::Result<JoinHandle<()>> {
+    #[cfg(not(loom))]
+    return std::thread::Builder::new().name(name.to_owned()).spawn(body);
+    #[cfg(loom)]
+    return loom::thread::Builder::new().name(name.to_owned()).spawn(body);
+}
+
 /// Locks, also after a panic of another thread.
 ///
 /// What a lock of this crate guards is only changed by code that does not panic half-way (no

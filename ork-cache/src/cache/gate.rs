@@ -9,7 +9,7 @@ use crate::ids::DomainId;
 
 /// Who is in which domain. A pure state; waiting is the caller's.
 #[derive(Debug, Default)]
-pub(super) struct Gate {
+pub(crate) struct Gate {
     at: Option<DomainId>,
     visits: u32,
     calls: u32,
@@ -47,8 +47,13 @@ impl Gate {
         admitted
     }
 
+    /// As [`Gate::call`], for calls ahead of need: those wait for visits that are queued.
+    pub(crate) fn call_ahead(&mut self, domain: DomainId) -> bool {
+        (self.visits > 0 || self.queue.is_empty()) && self.call(domain)
+    }
+
     /// Ends a memory call; `true` when the domain is left and others may come.
-    pub(super) fn end_call(&mut self) -> bool {
+    pub(crate) fn end_call(&mut self) -> bool {
         self.calls -= 1;
         self.is_free()
     }

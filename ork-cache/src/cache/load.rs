@@ -34,7 +34,6 @@ pub(crate) enum Publish {
     /// Wait until no other domain is at work.
     Always,
     /// When another domain is at work, leave it to the next use.
-    #[expect(dead_code, reason = "for loads ahead of use")]
     WhenFree,
 }
 

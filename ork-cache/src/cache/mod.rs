@@ -7,6 +7,7 @@ mod pinned;
 use std::fmt;
 use std::time::{Duration, Instant};
 
+pub(crate) use load::Publish;
 pub use pinned::{Pinned, Visit};
 
 use gate::Gate;
@@ -16,6 +17,7 @@ use crate::core::{Core, Limits, Outcome, Purpose, Step, WeightSpec};
 use crate::error::{Error, Result};
 use crate::ids::{ClassId, DomainId, SlotId, WeightId};
 use crate::policy::Policy;
+use crate::prefetch::Queue;
 use crate::stats::Stats;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, lock, wait};
 
@@ -52,15 +54,20 @@ pub(crate) struct Shared<B: Backend> {
     pub(crate) state: Mutex<State<B>>,
     /// Something that a use may wait for has changed.
     changed: Condvar,
+    /// Something that a prefetcher may wait for has changed.
+    work: Condvar,
     pub(crate) backend: B,
 }
 
 pub(crate) struct State<B: Backend> {
     pub(crate) core: Core,
     buffers: Vec<Option<Arc<B::Buffer>>>,
-    gate: Gate,
-    /// Threads that wait on `changed`: nobody is woken in vain.
+    pub(crate) gate: Gate,
+    /// One for each prefetcher.
+    pub(crate) queues: Vec<Option<Queue>>,
+    /// Threads that wait on `changed` and on `work`: nobody is woken in vain.
     waiting: usize,
+    resting: usize,
     times: Times,
 }
 
@@ -90,10 +97,17 @@ impl<B: Backend> Cache<B> {
             core: Core::new(limits, policy),
             buffers: Vec::new(),
             gate: Gate::default(),
+            queues: Vec::new(),
             waiting: 0,
+            resting: 0,
             times: Times::default(),
         };
-        let shared = Shared { state: Mutex::new(state), changed: Condvar::new(), backend };
+        let shared = Shared {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            work: Condvar::new(),
+            backend,
+        };
         Cache { shared: Arc::new(shared) }
     }
 
@@ -194,6 +208,10 @@ impl<B: Backend> Cache<B> {
         lock(&self.shared.state).core.used(domain)
     }
 
+    pub(crate) fn shared(&self) -> &Arc<Shared<B>> {
+        &self.shared
+    }
+
     /// The device and source below.
     pub fn backend(&self) -> &B {
         &self.shared.backend
@@ -203,6 +221,7 @@ impl<B: Backend> Cache<B> {
 impl<B: Backend> Shared<B> {
     fn acquire(&self, weight: WeightId) -> Result<Arc<B::Buffer>> {
         let mut state = lock(&self.state);
+        state.note_use(weight);
         loop {
             match state.core.reserve(weight, Purpose::Demand)? {
                 Step::Hit(slot) => return Ok(state.get(slot)),
@@ -243,15 +262,39 @@ impl<B: Backend> Shared<B> {
         state
     }
 
+    /// As [`Shared::wait`], for a prefetcher's worker.
+    pub(crate) fn rest<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State<B>>,
+    ) -> MutexGuard<'a, State<B>> {
+        state.resting += 1;
+        let mut state = wait(&self.work, state);
+        state.resting -= 1;
+        state
+    }
+
     /// Wakes those who wait, if anyone does.
     pub(crate) fn wake(&self, state: &mut State<B>) {
         if state.waiting > 0 {
             self.changed.notify_all();
         }
+        if state.resting > 0 {
+            self.work.notify_all();
+        }
     }
 }
 
 impl<B: Backend> State<B> {
+    /// Moves the prefetchers along; what the uses passed over may be overwritten.
+    fn note_use(&mut self, weight: WeightId) {
+        let State { queues, core, .. } = self;
+        for queue in queues.iter_mut().flatten() {
+            queue.used(weight, |skipped| {
+                core.release(skipped);
+            });
+        }
+    }
+
     fn put(&mut self, slot: SlotId, buffer: Arc<B::Buffer>) {
         if self.buffers.len() <= slot.index() {
             self.buffers.resize_with(slot.index() + 1, || None);

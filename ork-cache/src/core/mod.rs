@@ -352,6 +352,12 @@ impl Core {
         self.weights.get(weight.index()).is_some_and(|w| !matches!(w.state, State::Absent))
     }
 
+    /// Whether making `weight` ready may create or free a buffer.
+    pub fn needs_memory_calls(&self, weight: WeightId) -> bool {
+        let home = self.weights.get(weight.index()).map(|w| w.home);
+        matches!(home, Some(Home::Own | Home::Fixed))
+    }
+
     /// Pins held on a weight at this moment.
     pub fn pins(&self, weight: WeightId) -> u32 {
         match self.weights.get(weight.index()).map(|w| &w.state) {

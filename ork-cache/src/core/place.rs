@@ -53,12 +53,12 @@ impl Core {
             return Ok(Step::Full);
         }
         // A victim in the same domain gives room there and in the total; one elsewhere only helps
-        // when the total is what is short.
+        // when the total is what is short. Only a demand may wait for another domain's turn.
         let own_short = need > self.book.limits.domains[domain.index()] - self.book.used(domain);
         let victim = self
             .choose(weight, purpose, |slot| slot.class.is_none() && slot.domain == domain)
             .or_else(|| {
-                if own_short {
+                if own_short || purpose != Purpose::Demand {
                     return None;
                 }
                 self.choose(weight, purpose, |slot| slot.class.is_none())
@@ -86,7 +86,7 @@ impl Core {
     ) -> Option<(u64, SlotId)> {
         let Core { weights, slots, policy, .. } = self;
         let mut pick = |unused_too: bool| {
-            policy.victim(incoming, &mut |w| match weights[w.index()].state {
+            policy.victim(incoming, purpose, &mut |w| match weights[w.index()].state {
                 State::Ready { slot, pins: 0, used, .. } => {
                     (used || unused_too) && place(&slots[slot.index()])
                 }

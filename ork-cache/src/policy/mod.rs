@@ -5,12 +5,22 @@
 //! [`NextUse`]; [`Lru`] never hits on such an order once the model is larger than the budget.
 //! For experts the differences are small and knowing the future is worth more than any of them.
 
+mod lfu;
 mod lru;
+mod next_use;
+mod pinned_ring;
+mod s3fifo;
+pub mod simulate;
 
 use std::fmt;
 
+pub use lfu::Lfu;
 pub use lru::Lru;
+pub use next_use::NextUse;
+pub use pinned_ring::PinnedRing;
+pub use s3fifo::S3Fifo;
 
+use crate::core::Purpose;
 use crate::ids::WeightId;
 
 /// Chooses victims.
@@ -36,10 +46,13 @@ pub trait Policy: Send + fmt::Debug {
     fn remove(&mut self, weight: WeightId);
 
     /// The weight to give up for `incoming`, among the inserted ones for which `evictable` holds;
-    /// `None` when there is none, or when `incoming` is worth less than all of them.
+    /// `None` when there is none. For a prefetch a policy may also answer `None` because
+    /// `incoming` is worth less than all of them; for a demand it must not, since the caller would
+    /// wait for ever.
     fn victim(
         &mut self,
         incoming: WeightId,
+        purpose: Purpose,
         evictable: &mut dyn FnMut(WeightId) -> bool,
     ) -> Option<WeightId>;
 }

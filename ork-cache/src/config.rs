@@ -1,0 +1,192 @@
+//! Settings from the environment: the one place that reads them.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Budget when nothing else is said: 3072 MiB, which leaves a quarter of the 4 GiB window for
+/// scratch, activations and the holes between.
+pub const DEFAULT_BUDGET: u64 = 3072 << 20;
+
+/// Which policy evicts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PolicyKind {
+    /// A pinned set and a ring: for dense models.
+    #[default]
+    PinnedRing,
+    /// Belady's rule on the known order.
+    NextUse,
+    /// Least recently used: what the C project does.
+    Lru,
+    /// Faded counts: for experts.
+    Lfu,
+    /// S3-FIFO: for experts.
+    S3Fifo,
+}
+
+/// What the environment says.
+///
+/// ```
+/// use ork_cache::config::{Environment, PolicyKind};
+///
+/// let env = Environment::from_lookup(|name| match name {
+///     "ORK_WCACHE_BUDGET_MB" => Some("40".into()),
+///     "ORK_CACHE_POLICY" => Some("lru".into()),
+///     _ => None,
+/// })?;
+/// assert_eq!((env.budget, env.policy), (40 << 20, Some(PolicyKind::Lru)));
+/// # Ok::<(), ork_cache::config::BadSetting>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Environment {
+    /// `ORK_PERSIST`: path of the pack.
+    pub pack: Option<PathBuf>,
+    /// `ORK_WCACHE_BUDGET_MB`, in bytes.
+    pub budget: u64,
+    /// `ORK_EVICT_SRC`: drop the source's pages once a weight has been converted. Set to anything
+    /// but `0` means yes.
+    pub evict_source: bool,
+    /// `ORK_CACHE_POLICY`.
+    pub policy: Option<PolicyKind>,
+}
+
+/// A variable with a value that means nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name}={value:?} is not understood: {expected}")]
+pub struct BadSetting {
+    /// Name of the variable.
+    pub name: &'static str,
+    /// Its value.
+    pub value: OsString,
+    /// What it may be.
+    pub expected: &'static str,
+}
+
+impl Environment {
+    /// The environment of this process.
+    ///
+    /// # Errors
+    /// The first variable whose value means nothing.
+    pub fn read() -> Result<Environment, BadSetting> {
+        Environment::from_lookup(|name| std::env::var_os(name))
+    }
+
+    /// The same from any source of variables. Empty values count as unset.
+    ///
+    /// # Errors
+    /// The first variable whose value means nothing.
+    pub fn from_lookup(
+        lookup: impl Fn(&'static str) -> Option<OsString>,
+    ) -> Result<Environment, BadSetting> {
+        let set = |name| lookup(name).filter(|v| !v.is_empty());
+        let parse = |name, expected, value: OsString| {
+            let bad = BadSetting { name, value, expected };
+            match bad.value.to_str() {
+                Some(text) => Ok((text.trim().to_owned(), bad)),
+                None => Err(bad),
+            }
+        };
+        let budget = match set("ORK_WCACHE_BUDGET_MB") {
+            None => DEFAULT_BUDGET,
+            Some(value) => {
+                let expected = "a number of MiB above 0";
+                let (text, bad) = parse("ORK_WCACHE_BUDGET_MB", expected, value)?;
+                let mib = text.parse::<u64>().ok().filter(|&m| m > 0);
+                mib.and_then(|m| m.checked_mul(1 << 20)).ok_or(bad)?
+            }
+        };
+        let policy = match set("ORK_CACHE_POLICY") {
+            None => None,
+            Some(value) => {
+                let (text, bad) = parse("ORK_CACHE_POLICY", PolicyKind::NAMES, value)?;
+                Some(text.parse().map_err(|_| bad)?)
+            }
+        };
+        Ok(Environment {
+            pack: set("ORK_PERSIST").map(PathBuf::from),
+            budget,
+            evict_source: set("ORK_EVICT_SRC").is_some_and(|v| v != "0"),
+            policy,
+        })
+    }
+}
+
+impl PolicyKind {
+    /// All names, for messages.
+    pub const NAMES: &'static str = "pinned_ring, next_use, lru, lfu or s3fifo";
+
+    /// Name as it is written in settings.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PolicyKind::PinnedRing => "pinned_ring",
+            PolicyKind::NextUse => "next_use",
+            PolicyKind::Lru => "lru",
+            PolicyKind::Lfu => "lfu",
+            PolicyKind::S3Fifo => "s3fifo",
+        }
+    }
+}
+
+impl fmt::Display for PolicyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// No policy of that name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no policy is called {0:?}: it is one of {names}", names = PolicyKind::NAMES)]
+pub struct UnknownPolicy(pub String);
+
+impl FromStr for PolicyKind {
+    type Err = UnknownPolicy;
+
+    fn from_str(text: &str) -> Result<PolicyKind, UnknownPolicy> {
+        use PolicyKind::{Lfu, Lru, NextUse, PinnedRing, S3Fifo};
+        let known = [PinnedRing, NextUse, Lru, Lfu, S3Fifo];
+        let name = text.replace('-', "_");
+        known.into_iter().find(|k| k.name() == name).ok_or_else(|| UnknownPolicy(text.to_owned()))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn with(name: &'static str, value: &'static str) -> Result<Environment, BadSetting> {
+        Environment::from_lookup(|n| (n == name).then(|| value.into()))
+    }
+
+    #[test]
+    fn nothing_set_is_the_default() {
+        let env = Environment::from_lookup(|_| None).unwrap();
+        assert_eq!(env.budget, 3072 << 20);
+        assert_eq!((env.pack, env.evict_source, env.policy), (None, false, None));
+    }
+
+    #[test]
+    fn settings_are_read() {
+        assert_eq!(with("ORK_PERSIST", "/a/b").unwrap().pack, Some("/a/b".into()));
+        assert!(with("ORK_EVICT_SRC", "1").unwrap().evict_source);
+        assert!(!with("ORK_EVICT_SRC", "0").unwrap().evict_source);
+        assert!(!with("ORK_EVICT_SRC", "").unwrap().evict_source);
+        for name in ["pinned_ring", "next-use", "lru", "lfu", "s3fifo"] {
+            let kind: PolicyKind = name.parse().unwrap();
+            assert_eq!(kind.to_string(), name.replace('-', "_"));
+        }
+    }
+
+    #[test]
+    fn what_means_nothing_is_refused_by_name() {
+        for value in ["0", "-1", "x", "99999999999999999999", "20000000000000"] {
+            let error = with("ORK_WCACHE_BUDGET_MB", value).unwrap_err();
+            assert!(error.to_string().contains(value), "{error}");
+        }
+        let error = with("ORK_CACHE_POLICY", "fifo").unwrap_err();
+        assert!(error.to_string().contains("pinned_ring"), "{error}");
+    }
+}

@@ -1,0 +1,261 @@
+//! Policies on recorded or made-up uses, without a device: how many loads each would need.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::{NextUse, Policy};
+use crate::core::Purpose;
+use crate::ids::WeightId;
+
+/// Uses in order, and the bytes of each weight.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trace {
+    /// Bytes by weight id.
+    pub bytes: Vec<u64>,
+    /// What was used, in order.
+    pub uses: Vec<WeightId>,
+}
+
+/// Why a trace could not be read.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error(
+    "line {line} of the trace: {what}; expected NAME BYTES at the first use of a weight, NAME after"
+)]
+pub struct TraceError {
+    /// From 1.
+    pub line: usize,
+    /// What is wrong.
+    pub what: &'static str,
+}
+
+/// What one policy did with a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Outcome {
+    /// Uses.
+    pub uses: u64,
+    /// Uses that found the weight resident.
+    pub hits: u64,
+    /// Bytes loaded.
+    pub bytes_loaded: u64,
+}
+
+/// One line of a [`compare`]: a policy beside the optimum.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Compared {
+    /// Name of the policy.
+    pub policy: &'static str,
+    /// What it did.
+    pub outcome: Outcome,
+    /// What Belady's rule did on the same trace and bytes.
+    pub belady: Outcome,
+}
+
+impl Trace {
+    /// Reads one use per line: `NAME BYTES` where a weight is used first, `NAME` after that.
+    /// Empty lines and lines that begin with `#` are passed over.
+    ///
+    /// ```
+    /// use ork_cache::policy::simulate::Trace;
+    ///
+    /// let trace = Trace::parse("# two layers\nblk.0 4096\nblk.1 8192\nblk.0\n")?;
+    /// assert_eq!(trace.bytes, [4096, 8192]);
+    /// assert_eq!(trace.uses.len(), 3);
+    /// # Ok::<(), ork_cache::policy::simulate::TraceError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The first line that says something else.
+    pub fn parse(text: &str) -> Result<Trace, TraceError> {
+        let mut trace = Trace::default();
+        let mut known = std::collections::BTreeMap::new();
+        for (i, line) in text.lines().enumerate() {
+            let wrong = |what| TraceError { line: i + 1, what };
+            let mut words = line.split_whitespace();
+            let Some(name) = words.next().filter(|w| !w.starts_with('#')) else { continue };
+            let bytes = words.next().map(str::parse::<u64>);
+            if words.next().is_some() {
+                return Err(wrong("more than two words"));
+            }
+            let next = WeightId(trace.bytes.len() as u32);
+            let &mut weight = known.entry(name).or_insert(next);
+            match bytes {
+                Some(Err(_)) => return Err(wrong("BYTES is not a number")),
+                None if weight == next => return Err(wrong("a first use without BYTES")),
+                Some(Ok(bytes)) if weight == next => trace.bytes.push(bytes),
+                Some(Ok(bytes)) if bytes != trace.bytes[weight.index()] => {
+                    return Err(wrong("other BYTES than at the first use"));
+                }
+                Some(Ok(_)) | None => {}
+            }
+            trace.uses.push(weight);
+        }
+        Ok(trace)
+    }
+
+    /// `passes` passes over weights of the given sizes, in order.
+    pub fn scan(bytes: Vec<u64>, passes: usize) -> Trace {
+        let pass = 0..bytes.len() as u32;
+        let uses = (0..passes).flat_map(|_| pass.clone().map(WeightId)).collect();
+        Trace { bytes, uses }
+    }
+
+    /// Runs the trace through `policy` with room for `capacity` bytes, loading on demand. A weight
+    /// that the policy refuses, or that is larger than the room, passes through.
+    pub fn run(&self, policy: &mut dyn Policy, capacity: u64) -> Outcome {
+        self.run_from(policy, capacity, 0)
+    }
+
+    /// As [`Trace::run`], counting from use number `from` on.
+    pub fn run_from(&self, policy: &mut dyn Policy, capacity: u64, from: usize) -> Outcome {
+        let mut resident = vec![false; self.bytes.len()];
+        let mut used = 0u64;
+        let mut outcome = Outcome { uses: 0, hits: 0, bytes_loaded: 0 };
+        policy.grow(self.bytes.len());
+        for (i, &weight) in self.uses.iter().enumerate() {
+            let counts = u64::from(i >= from);
+            let bytes = self.bytes[weight.index()];
+            outcome.uses += counts;
+            if resident[weight.index()] {
+                outcome.hits += counts;
+                policy.touch(weight);
+                continue;
+            }
+            outcome.bytes_loaded += counts * bytes;
+            while bytes <= capacity && used + bytes > capacity {
+                let all = &mut |w: WeightId| resident[w.index()];
+                let Some(victim) = policy.victim(weight, Purpose::Demand, all) else { break };
+                policy.remove(victim);
+                resident[victim.index()] = false;
+                used -= self.bytes[victim.index()];
+            }
+            if used + bytes <= capacity {
+                used += bytes;
+                resident[weight.index()] = true;
+                policy.insert(weight);
+            }
+            policy.touch(weight);
+        }
+        outcome
+    }
+
+    /// What Belady's rule does: for equal sizes the fewest loads any policy can have on demand.
+    pub fn belady(&self, capacity: u64, from: usize) -> Outcome {
+        self.run_from(&mut NextUse::once(&self.uses), capacity, from)
+    }
+
+    /// Each policy beside Belady's rule, counting from use number `from` on.
+    pub fn compare(
+        &self,
+        policies: &mut [Box<dyn Policy>],
+        capacity: u64,
+        from: usize,
+    ) -> Vec<Compared> {
+        let belady = self.belady(capacity, from);
+        let row = |policy: &mut Box<dyn Policy>| Compared {
+            policy: policy.name(),
+            outcome: self.run_from(policy.as_mut(), capacity, from),
+            belady,
+        };
+        policies.iter_mut().map(row).collect()
+    }
+}
+
+impl Outcome {
+    /// Loads.
+    pub fn loads(&self) -> u64 {
+        self.uses - self.hits
+    }
+
+    /// Share of uses that hit; 0 for an empty trace.
+    pub fn hit_rate(&self) -> f64 {
+        if self.uses == 0 { 0.0 } else { self.hits as f64 / self.uses as f64 }
+    }
+}
+
+impl fmt::Display for Compared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Compared { policy, outcome, belady } = self;
+        write!(
+            f,
+            "{policy:<12} {:>9} loads, {:5.1} % hits; Belady {:>9} loads, {:5.1} % hits",
+            outcome.loads(),
+            outcome.hit_rate() * 100.0,
+            belady.loads(),
+            belady.hit_rate() * 100.0
+        )
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::policy::{Lfu, Lru, PinnedRing, S3Fifo};
+
+    #[test]
+    fn a_scan_loads_what_theory_says() {
+        for (n, c, s) in [(32u32, 16u32, 4u32), (32, 24, 4), (48, 16, 4), (100, 90, 4), (7, 5, 2)] {
+            let trace = Trace::scan(vec![1; n as usize], 40);
+            let from = (n * 20) as usize;
+            let mut lru = Lru::new();
+            assert_eq!(trace.run_from(&mut lru, c.into(), from).hits, 0);
+            let pinned: Vec<WeightId> = (0..c - s).map(WeightId).collect();
+            let ring = trace.run_from(&mut PinnedRing::new(&pinned), c.into(), from);
+            assert_eq!(ring.loads(), u64::from(20 * (n - (c - s))));
+            // On demand, (C − 1)/(N − 1) of the uses can hit, in the long run.
+            let belady = trace.belady(c.into(), from).hit_rate();
+            let bound = f64::from(c - 1) / f64::from(n - 1);
+            assert!((belady - bound).abs() < 0.01, "{belady} {bound}");
+        }
+    }
+
+    #[test]
+    fn malformed_traces_name_the_line() {
+        for (text, line, what) in [
+            ("a 1\nb\n", 2, "a first use without BYTES"),
+            ("a x\n", 1, "BYTES is not a number"),
+            ("a 1 2\n", 1, "more than two words"),
+            ("\na 1\na 2\n", 3, "other BYTES than at the first use"),
+        ] {
+            assert_eq!(Trace::parse(text), Err(TraceError { line, what }));
+        }
+    }
+
+    /// Fewest loads over all choices of victims, each load admitted: exponential, for tiny cases.
+    fn fewest(uses: &[u32], resident: u32, room: u32) -> u64 {
+        let Some((&w, rest)) = uses.split_first() else { return 0 };
+        if resident >> w & 1 == 1 {
+            return fewest(rest, resident, room);
+        }
+        let with = resident | 1 << w;
+        if resident.count_ones() < room {
+            return 1 + fewest(rest, with, room);
+        }
+        let victims = (0..8).filter(|v| resident >> v & 1 == 1);
+        1 + victims.map(|v| fewest(rest, with & !(1 << v), room)).min().unwrap_or(0)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+
+        #[test]
+        fn belady_is_the_fewest_and_no_policy_beats_it(
+            uses in proptest::collection::vec(0u32..6, 1..14),
+            room in 1u32..4,
+        ) {
+            let trace =
+                Trace { bytes: vec![1; 6], uses: uses.iter().copied().map(WeightId).collect() };
+            let best = trace.belady(room.into(), 0).loads();
+            prop_assert_eq!(best, fewest(&uses, 0, room));
+            let mut policies: [Box<dyn Policy>; 3] =
+                [Box::new(Lru::new()), Box::new(Lfu::new(8)), Box::new(S3Fifo::new())];
+            for row in trace.compare(&mut policies, room.into(), 0) {
+                prop_assert!(row.outcome.loads() >= best, "{row}");
+            }
+            let bypass = trace.run(&mut NextUse::once_with_bypass(&trace.uses), room.into());
+            prop_assert!(bypass.loads() <= best);
+        }
+    }
+}

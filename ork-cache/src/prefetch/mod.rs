@@ -1,0 +1,188 @@
+//! Loads ahead of use: a worker thread that fills free slots while the cores compute.
+//!
+//! The worker copies the next weights of an order (dense models) or of a queue (experts) into
+//! slots that nobody needs any more. It never takes a slot whose weight is pinned or was loaded
+//! ahead and not yet used. A use that finds its weight still queued loads it itself at once; one
+//! that finds it under way waits for that load alone. When another domain is at work, bytes are
+//! copied but handed to the NPU only by the use, in the weight's own domain.
+//!
+//! The worker sleeps on a condition variable whenever there is nothing to do or no room; it
+//! allocates nothing per weight and holds no lock while it copies.
+
+mod queue;
+
+use std::fmt;
+
+pub(crate) use queue::Queue;
+
+use crate::backend::Backend;
+use crate::cache::{Cache, Publish, Shared, State};
+use crate::core::{Purpose, Step};
+use crate::ids::WeightId;
+use crate::sync::{Arc, JoinHandle, MutexGuard, lock, spawn};
+
+/// A worker that loads weights of a cache ahead of their use. Dropping it lets the load under way
+/// finish, drops what is queued and joins the thread.
+///
+/// ```
+/// use ork_cache::core::{Home, Limits, WeightSpec};
+/// use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru, prefetch::Prefetcher};
+///
+/// let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
+/// let ring = cache.add_class(DomainId(0), 4096, 4)?;
+/// let spec = WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(ring) };
+/// let first = cache.attach(&[spec; 6])?;
+/// let order: Vec<WeightId> = (first.0..first.0 + 6).map(WeightId).collect();
+///
+/// let prefetcher = Prefetcher::new(&cache)?;
+/// prefetcher.follow(&order);
+/// for &weight in order.iter().chain(&order) {
+///     assert_eq!(cache.acquire(weight)?.content(), Some(weight));
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Prefetcher<B: Backend> {
+    shared: Arc<Shared<B>>,
+    queue: usize,
+    worker: Option<JoinHandle<()>>,
+}
+
+impl<B: Backend> Prefetcher<B> {
+    /// Starts a worker with nothing to do.
+    ///
+    /// # Errors
+    /// The system refuses another thread.
+    pub fn new(cache: &Cache<B>) -> std::io::Result<Prefetcher<B>> {
+        let shared = cache.shared().clone();
+        let queue = {
+            let mut state = lock(&shared.state);
+            let free = state.queues.iter().position(Option::is_none);
+            let at = free.unwrap_or(state.queues.len());
+            if free.is_none() {
+                state.queues.push(None);
+            }
+            state.queues[at] = Some(Queue::default());
+            at
+        };
+        let theirs = shared.clone();
+        match spawn("ork-prefetch", move || work(&theirs, queue)) {
+            Ok(worker) => Ok(Prefetcher { shared, queue, worker: Some(worker) }),
+            Err(error) => {
+                lock(&shared.state).queues[queue] = None;
+                Err(error)
+            }
+        }
+    }
+
+    /// Loads along `order` again and again, each time as far ahead of the uses as there are slots
+    /// that may be taken. A weight counts once; uses out of order move the worker along. Replaces
+    /// what was followed before.
+    pub fn follow(&self, order: &[WeightId]) {
+        self.with(|queue| queue.follow(order));
+    }
+
+    /// Adds weights to the end of the queue. Those that are ready or under way cost nothing.
+    pub fn queue(&self, weights: &[WeightId]) {
+        self.with(|queue| queue.push(weights, Purpose::Prefetch));
+    }
+
+    /// Adds guesses: they are taken when nothing else is queued, and only while a slot is left
+    /// for a use that needs one at once.
+    pub fn speculate(&self, weights: &[WeightId]) {
+        self.with(|queue| queue.push(weights, Purpose::Speculate));
+    }
+
+    /// Drops what is queued and queues `weights` instead. What was loaded for the old queue, is
+    /// not in the new one and was not used may be overwritten from now on.
+    pub fn replace(&self, weights: &[WeightId]) {
+        let mut state = lock(&self.shared.state);
+        let State { core, queues, .. } = &mut *state;
+        if let Some(queue) = &mut queues[self.queue] {
+            queue.replace(weights, |old| {
+                core.release(old);
+            });
+        }
+        self.shared.wake(&mut state);
+    }
+
+    /// Drops what is queued and stops following an order.
+    pub fn cancel(&self) {
+        self.with(Queue::forget_order);
+        self.replace(&[]);
+    }
+
+    fn with(&self, change: impl FnOnce(&mut Queue)) {
+        let mut state = lock(&self.shared.state);
+        if let Some(queue) = &mut state.queues[self.queue] {
+            change(queue);
+        }
+        self.shared.wake(&mut state);
+    }
+}
+
+impl<B: Backend> fmt::Debug for Prefetcher<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Prefetcher").field("queue", &self.queue).finish_non_exhaustive()
+    }
+}
+
+impl<B: Backend> Drop for Prefetcher<B> {
+    fn drop(&mut self) {
+        self.with(Queue::stop);
+        if let Some(worker) = self.worker.take() {
+            // A panic of the backend in the worker has already failed the load it was in.
+            let _ = worker.join();
+        }
+        lock(&self.shared.state).queues[self.queue] = None;
+    }
+}
+
+fn work<B: Backend>(shared: &Shared<B>, at: usize) {
+    let mut state = lock(&shared.state);
+    loop {
+        let State { queues, core, .. } = &mut *state;
+        let Some(queue) = queues[at].as_mut().filter(|q| !q.is_stopped()) else { return };
+        state = match queue.next(|weight| core.is_present(weight)) {
+            Some((weight, purpose)) => fetch(shared, state, at, weight, purpose),
+            None => shared.rest(state),
+        };
+    }
+}
+
+/// One attempt at the weight that is first in the queue.
+fn fetch<'a, B: Backend>(
+    shared: &'a Shared<B>,
+    mut state: MutexGuard<'a, State<B>>,
+    at: usize,
+    weight: WeightId,
+    purpose: Purpose,
+) -> MutexGuard<'a, State<B>> {
+    // Creating and freeing are memory calls: taken ahead of the decision, so that the worker
+    // never waits for a domain with a load half done (its owner may be waiting for the worker).
+    let domain =
+        if state.core.needs_memory_calls(weight) { state.core.domain_of(weight) } else { None };
+    if let Some(domain) = domain
+        && !state.gate.call_ahead(domain)
+    {
+        return shared.rest(state);
+    }
+    let step = state.core.reserve(weight, purpose);
+    let keep = matches!(step, Ok(Step::Full | Step::Free(_))) && purpose != Purpose::Speculate;
+    if !keep && let Some(queue) = &mut state.queues[at] {
+        queue.pop(weight);
+    }
+    let full = matches!(step, Ok(Step::Full)) && keep;
+    state = match step {
+        Ok(Step::Load(ticket)) => {
+            // A failure is counted and forgotten here: nobody waits for it, and a use tries again.
+            let _ = shared.load(state, ticket, false, Publish::WhenFree);
+            lock(&shared.state)
+        }
+        Ok(Step::Free(slot)) => shared.free(state, slot),
+        _ => state,
+    };
+    if domain.is_some() && state.gate.end_call() {
+        shared.wake(&mut state);
+    }
+    if full { shared.rest(state) } else { state }
+}
