@@ -1,13 +1,14 @@
 //! Bytes of a weight out of a pack, as the NPU reads them.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use rknpu_sys::layout::{Layout, Precision};
 
 use super::entry::Entry;
 use super::error::{PackError, Result};
 use super::format::bytes::floats;
-use super::format::o4n1::{self, Codebook, Compact};
+use super::format::o4n1::{self, Codebook};
 use super::format::stamp;
 use super::reader::Pack;
 use super::runs;
@@ -37,12 +38,14 @@ impl<S: Source> Pack<S> {
         if entry.dtype.is_plain() {
             return self.source.read_at(entry.blob_range().start, out);
         }
-        let blob = fetch(&self.source, entry.blob_range())?;
-        match stored_layout(entry)? {
-            Some(stored) => runs::widen(&stored, &layout, &blob, out),
+        match self.codebook(entry)? {
+            Some(codebook) => {
+                let codes = fetch(&self.source, compact_codes(entry))?;
+                runs::tile_compact(&layout, codebook, &codes, out);
+            }
             None => {
-                let compact = self.compact(entry, &blob)?;
-                runs::tile_compact(&layout, compact.codebook, compact.codes, out);
+                let blob = fetch(&self.source, entry.blob_range())?;
+                runs::widen(&stored_layout(entry, Precision::Int4)?, &layout, &blob, out);
             }
         }
         Ok(())
@@ -75,17 +78,19 @@ impl<S: Source> Pack<S> {
     pub fn codes(&self, entry: &Entry) -> Result<Vec<i8>> {
         self.source.check()?;
         self.check_stamp(entry)?;
-        let blob = fetch(&self.source, entry.blob_range())?;
-        let layout = entry.layout();
-        let mut out = vec![0; layout.k() as usize * layout.n() as usize];
-        match stored_layout(entry)? {
-            Some(stored) => runs::untile(&stored, &blob, &mut out),
-            None => {
-                let compact = self.compact(entry, &blob)?;
-                let pairs = compact.codebook.pairs();
-                for (to, code) in out.chunks_exact_mut(2).zip(compact.codes) {
-                    to.copy_from_slice(&pairs[usize::from(*code)]);
-                }
+        let (k, n) = (entry.layout().k() as usize, entry.layout().n() as usize);
+        let mut out;
+        match (entry.dtype.stored(), self.codebook(entry)?) {
+            (_, Some(codebook)) => {
+                let codes = fetch(&self.source, compact_codes(entry))?;
+                out = vec![0; k * n];
+                runs::inflate(&codebook.pairs(), &codes, &mut out);
+            }
+            (stored, None) => {
+                let blob = fetch(&self.source, entry.blob_range())?;
+                let stored = stored_layout(entry, stored.unwrap_or(Precision::Int8))?;
+                out = vec![0; k * n];
+                runs::untile(&stored, &blob, &mut out);
             }
         }
         Ok(out.into_iter().map(|byte| byte as i8).collect())
@@ -99,37 +104,42 @@ impl<S: Source> Pack<S> {
         if entry.dtype.stored().is_some() {
             return Ok(None);
         }
-        let blob = fetch(&self.source, entry.blob_range())?;
-        Ok(Some(self.compact(entry, &blob)?.codebook))
+        let Range { start, end } = entry.blob_range();
+        let mut header = [0; o4n1::HEADER];
+        self.source.read_at(start, &mut header)?;
+        let layout = entry.layout();
+        o4n1::check(&header, end - start, &entry.name, layout.k(), layout.n()).map(Some)
     }
 
     /// The stored scales, checked for nothing but their place.
-    pub(super) fn scale_bytes(&self, entry: &Entry) -> Result<Cow<'_, [u8]>> {
-        if entry.dtype.stored().is_some() {
-            return fetch(&self.source, entry.scales_range());
+    fn scale_bytes(&self, entry: &Entry) -> Result<Cow<'_, [u8]>> {
+        match self.codebook(entry)? {
+            None => fetch(&self.source, entry.scales_range()),
+            Some(_) => {
+                let start = entry.blob_range().start + o4n1::HEADER as u64;
+                fetch(&self.source, start..compact_codes(entry).start)
+            }
         }
-        let blob = fetch(&self.source, entry.blob_range())?;
-        Ok(Cow::Owned(self.compact(entry, &blob)?.scales.to_vec()))
-    }
-
-    fn compact<'a>(&self, entry: &Entry, blob: &'a [u8]) -> Result<Compact<'a>> {
-        o4n1::parse(blob, &entry.name, entry.layout.k(), entry.layout.n())
     }
 
     /// The stamp in front of a blob, if its size says that there is one.
     pub(super) fn check_stamp(&self, entry: &Entry) -> Result<()> {
-        let Some(stored) = stored_layout(entry)?.filter(|_| entry.stamped) else { return Ok(()) };
-        let mut page = [0; 64];
-        self.source.read_at(entry.blob.offset, &mut page)?;
-        stamp::check(&page, &entry.name, &stored, self.footer.token)
+        let Some(precision) = entry.dtype.stored().filter(|_| entry.stamped) else { return Ok(()) };
+        let mut fields = [0; stamp::FIELDS];
+        self.source.read_at(entry.blob.offset, &mut fields)?;
+        let layout = stored_layout(entry, precision)?;
+        stamp::check(&fields, &entry.name, &layout, self.footer.token)
     }
 }
 
-/// Layout of the tiles on disk; `None` for a compact blob.
-fn stored_layout(entry: &Entry) -> Result<Option<Layout>> {
-    let layout = |precision: Precision| {
-        Layout::new(entry.layout.k(), entry.layout.n(), precision)
-            .map_err(|source| PackError::Shape { name: entry.name.clone(), source })
-    };
-    entry.dtype.stored().map(layout).transpose()
+/// Layout of the tiles on disk.
+fn stored_layout(entry: &Entry, precision: Precision) -> Result<Layout> {
+    Layout::new(entry.layout().k(), entry.layout().n(), precision)
+        .map_err(|source| PackError::Shape { name: entry.name.clone(), source })
+}
+
+/// The codes of a compact blob: what follows its header and scales.
+fn compact_codes(entry: &Entry) -> Range<u64> {
+    let Range { start, end } = entry.blob_range();
+    start + o4n1::HEADER as u64 + 4 * u64::from(entry.layout().n())..end
 }

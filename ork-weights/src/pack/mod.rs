@@ -10,6 +10,7 @@
 mod dtype;
 mod entry;
 mod error;
+mod extract;
 mod format;
 mod identity;
 mod load;
@@ -17,6 +18,7 @@ mod mapping;
 mod reader;
 mod runs;
 mod source;
+mod upgrade;
 mod verify;
 mod writer;
 
@@ -30,4 +32,6 @@ pub use identity::{Freshness, Identity};
 pub use mapping::Mapping;
 pub use reader::Pack;
 pub use source::{Access, PackFile, Pread, Source};
+pub use upgrade::upgrade;
+pub use verify::{Verified, verify};
 pub use writer::{PackWriter, Summary, WriterOptions};

@@ -6,8 +6,8 @@ use super::entry::{Entry, Span};
 use super::error::{PackError, Result};
 use super::format::calibration::{self, Calibration};
 use super::format::extension::{self, Extension};
-use super::format::footer::{self, Footer, Form};
-use super::format::index;
+use super::format::footer::{self, Footer};
+use super::format::index::{self, Index};
 use super::format::metadata::{self, Metadata};
 use super::identity::Identity;
 use super::mapping::Mapping;
@@ -91,14 +91,12 @@ impl<S: Source> Pack<S> {
         let tail = fetch(&source, tail_at..size)?.into_owned();
         let mut first_error = None;
         for footer in footer::candidates(&tail, size)? {
-            for form in footer.forms() {
-                match Parts::read(&source, &footer, *form) {
-                    Ok(parts) => return Ok(parts.into_pack(source, footer)),
-                    Err(error) => first_error.get_or_insert(error),
-                };
-            }
+            match Parts::read(&source, &footer) {
+                Ok(parts) => return Ok(parts.into_pack(source, footer)),
+                Err(error) => first_error.get_or_insert(error),
+            };
         }
-        // There is at least one candidate and each has a form, so an error was kept.
+        // There is at least one candidate, so an error was kept.
         Err(first_error.unwrap_or(PackError::NoMagic { bytes: size }))
     }
 
@@ -183,7 +181,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn read<S: Source>(source: &S, footer: &Footer, form: Form) -> Result<Parts> {
+    fn read<S: Source>(source: &S, footer: &Footer) -> Result<Parts> {
         let footer_at = source.size().saturating_sub(footer.bytes);
         if footer.index >= footer_at {
             return Err(PackError::IndexRange { index: footer.index, footer: footer_at });
@@ -196,7 +194,7 @@ impl Parts {
             return Err(PackError::IndexTooLarge { bytes, max: MAX_REGION });
         }
         let region = fetch(source, footer.index..footer_at)?;
-        let mut index = index::parse(&region, footer, form)?;
+        let mut index = walk(&region, footer)?;
         // `index.bytes` is how far a cursor over `region` came.
         let (index_bytes, rest) = region.split_at(index.bytes as usize);
         let index_end = footer.index + index.bytes;
@@ -216,6 +214,19 @@ impl Parts {
         }
         Pack { source, footer, entries, by_order, extension, metadata, calibration }
     }
+}
+
+/// Reads the index in the first form that it has from end to end.
+fn walk(region: &[u8], footer: &Footer) -> Result<Index> {
+    let mut first_error = None;
+    for form in footer.forms() {
+        match index::parse(region, footer, *form) {
+            Ok(index) => return Ok(index),
+            Err(error) => first_error.get_or_insert(error),
+        };
+    }
+    // Every version has a form, so an error was kept.
+    Err(first_error.unwrap_or(PackError::Version { version: footer.version }))
 }
 
 /// Sorts by name and refuses names that occur twice.

@@ -54,8 +54,8 @@ fn clear_padding(layout: &Layout, out: &mut [u8]) {
     }
 }
 
-/// Inflates 4-bit codes to 8 bits, two a byte.
-fn inflate(pairs: &[[u8; 2]; 256], codes: &[u8], out: &mut [u8]) {
+/// Inflates 4-bit codes, two a byte, to 8 bits.
+pub(crate) fn inflate(pairs: &[[u8; 2]; 256], codes: &[u8], out: &mut [u8]) {
     for (to, code) in out.chunks_exact_mut(2).zip(codes) {
         to.copy_from_slice(&pairs[usize::from(*code)]);
     }

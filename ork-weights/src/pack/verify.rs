@@ -1,4 +1,4 @@
-//! Reading a whole pack and comparing it with its checksums.
+//! Reading a whole pack: headers, scales and checksums of every weight.
 
 use rayon::prelude::*;
 use xxhash_rust::xxh3::Xxh3Default;
@@ -9,40 +9,97 @@ use super::reader::Pack;
 use super::source::Source;
 
 /// Bytes read at once: small enough to stay in a core's cache between reading and hashing.
-const CHUNK: usize = 256 << 10;
+pub(super) const CHUNK: usize = 256 << 10;
 
-/// Compares every blob and scale of the pack with its checksum, in parallel.
-pub(super) fn checksums<S: Source + Sync>(
-    pack: &Pack<S>,
-    progress: &(dyn Fn(u64) + Sync),
-) -> Result<()> {
-    pack.entries().par_iter().try_for_each_init(
-        || vec![0; CHUNK],
-        |buffer, entry| {
-            for (part, span, expected) in parts(entry) {
-                let found = hash(pack, span, buffer, progress)?;
-                if found != expected {
-                    return Err(PackError::Checksum {
-                        name: entry.name.clone(),
-                        part,
-                        found,
-                        expected,
-                    });
-                }
-            }
-            Ok(())
-        },
-    )
+/// What [`verify`] found.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Verified {
+    /// Weights looked at.
+    pub weights: usize,
+    /// Those with checksums; packs of other programs have none.
+    pub checksummed: usize,
+    /// Bytes that were hashed.
+    pub hashed: u64,
+    /// Everything that is wrong, in the order of the file.
+    pub problems: Vec<PackError>,
 }
 
-fn parts(entry: &Entry) -> impl Iterator<Item = (Part, Span, u64)> {
-    entry.checksums.into_iter().flat_map(|sums| {
+impl Verified {
+    /// Whether nothing was wrong.
+    pub fn is_sound(&self) -> bool {
+        self.problems.is_empty()
+    }
+}
+
+/// Checks every weight of a pack, in parallel: stamp and compact headers, scales, and checksums where
+/// the pack has them. What [`Pack::parse`] checks holds already.
+///
+/// `progress` is called from many threads with the number of bytes hashed since its last call.
+///
+/// ```
+/// use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions, verify};
+///
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("small.orkpack");
+/// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+/// writer.add("output.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+/// writer.finish()?;
+///
+/// let report = verify(&Pack::open(&path)?, &|_| {});
+/// assert!(report.is_sound());
+/// assert_eq!(report.hashed, 4096 + 4 * 64);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn verify<S: Source + Sync>(pack: &Pack<S>, progress: &(dyn Fn(u64) + Sync)) -> Verified {
+    let entries: Vec<&Entry> = pack.in_order().collect();
+    let mut problems: Vec<PackError> = entries
+        .par_iter()
+        .map_init(|| vec![0; CHUNK], |buffer, entry| check(pack, entry, buffer, progress).err())
+        .flatten()
+        .collect();
+    problems.extend(pack.metadata().err());
+    let summed = || entries.iter().filter(|entry| entry.checksums.is_some());
+    Verified {
+        weights: entries.len(),
+        checksummed: summed().count(),
+        hashed: summed().map(|entry| entry.blob.bytes + entry.scales.bytes).sum(),
+        problems,
+    }
+}
+
+fn check<S: Source>(
+    pack: &Pack<S>,
+    entry: &Entry,
+    buffer: &mut [u8],
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<()> {
+    checksums(pack.source(), entry, buffer, progress)?;
+    pack.check_stamp(entry)?;
+    pack.scales(entry).map(|_| ())
+}
+
+/// Compares the stored bytes of a weight with its checksums; without checksums nothing is read.
+pub(super) fn checksums<S: Source>(
+    source: &S,
+    entry: &Entry,
+    buffer: &mut [u8],
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<()> {
+    let Some(sums) = entry.checksums else { return Ok(()) };
+    for (part, span, expected) in
         [(Part::Blob, entry.blob, sums.blob), (Part::Scales, entry.scales, sums.scales)]
-    })
+    {
+        let found = hash(source, span, buffer, progress)?;
+        if found != expected {
+            return Err(PackError::Checksum { name: entry.name.clone(), part, found, expected });
+        }
+    }
+    Ok(())
 }
 
 fn hash<S: Source>(
-    pack: &Pack<S>,
+    source: &S,
     span: Span,
     buffer: &mut [u8],
     progress: &(dyn Fn(u64) + Sync),
@@ -52,10 +109,18 @@ fn hash<S: Source>(
     while !range.is_empty() {
         let len = (range.end - range.start).min(buffer.len() as u64);
         let chunk = &mut buffer[..len as usize];
-        pack.source.read_at(range.start, chunk)?;
+        source.read_at(range.start, chunk)?;
         hash.update(chunk);
         progress(len);
         range.start += len;
     }
     Ok(hash.digest())
+}
+
+/// All of [`checksums`] at once, one result a weight.
+pub(super) fn all_checksums<S: Source + Sync>(source: &S, entries: &[Entry]) -> Vec<Result<()>> {
+    entries
+        .par_iter()
+        .map_init(|| vec![0; CHUNK], |buffer, entry| checksums(source, entry, buffer, &|_| {}))
+        .collect()
 }

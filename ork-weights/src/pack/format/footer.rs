@@ -45,11 +45,12 @@ impl Form {
 
 impl Footer {
     /// Index forms to try, likeliest first. The numbers 6 to 8 were used for different experiments, so
-    /// only the structure decides between them.
+    /// only the structure decides between them; the footer of 48 bytes came after those.
     pub(crate) fn forms(&self) -> &'static [Form] {
-        match self.version {
-            1..=3 => &[Form::ENTRY_40],
-            4 | 5 => &[Form::ENTRY_48],
+        match (self.version, self.bytes) {
+            (1..=3, _) => &[Form::ENTRY_40],
+            (4 | 5, _) => &[Form::ENTRY_48],
+            (_, 48) => &[Form::PREFIXED_56],
             _ => &[Form::PREFIXED_56, Form::ENTRY_48, Form::ENTRY_56, Form::PREFIXED_48],
         }
     }

@@ -33,7 +33,7 @@ pub(crate) fn parse(region: &[u8], footer: &Footer, form: Form) -> Result<Index>
     let metadata = if form.prefix { read_prefix(&mut at, footer)? } else { None };
     let mut entries = Vec::with_capacity(footer.entries as usize);
     for order in 0..footer.entries {
-        entries.push(read_entry(&mut at, order, footer, form)?);
+        entries.push(read_entry(&mut at, order, footer.index, form)?);
     }
     Ok(Index { entries, metadata, bytes: at.position() as u64 })
 }
@@ -55,7 +55,8 @@ pub(crate) fn metadata_span(offset: u64, bytes: u64, limit: u64) -> Result<Optio
     }
 }
 
-fn read_entry(at: &mut Cursor<'_>, order: u32, footer: &Footer, form: Form) -> Result<Entry> {
+/// Reads entry number `order`, all of whose parts must lie before `limit`.
+pub(crate) fn read_entry(at: &mut Cursor<'_>, order: u32, limit: u64, form: Form) -> Result<Entry> {
     let truncated = || PackError::IndexTruncated { entry: order };
     let bytes = at.u32().ok_or_else(truncated)?;
     if bytes == 0 {
@@ -68,7 +69,7 @@ fn read_entry(at: &mut Cursor<'_>, order: u32, footer: &Footer, form: Form) -> R
     let name = std::str::from_utf8(name).map_err(|_| PackError::NameNotUtf8 { entry: order })?;
     let raw = Cursor::new(at.take(form.stride).ok_or_else(truncated)?);
     let raw = RawEntry::read(raw, form).ok_or_else(truncated)?;
-    raw.check(name, order, footer.index)
+    raw.check(name, order, limit)
 }
 
 /// The struct behind a name.

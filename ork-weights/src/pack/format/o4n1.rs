@@ -35,8 +35,8 @@ impl Codebook {
         }
     }
 
-    /// The header's number.
-    const fn code(self) -> u32 {
+    /// The number in a blob's header.
+    pub const fn code(self) -> u32 {
         match self {
             Codebook::Uniform => 0,
             Codebook::Nf4 => 1,
@@ -70,44 +70,29 @@ pub fn o4n1_header(k: u32, n: u32, codebook: Codebook) -> [u8; HEADER] {
     out
 }
 
-/// A compact blob taken apart.
-pub(crate) struct Compact<'a> {
-    pub(crate) codebook: Codebook,
-    pub(crate) scales: &'a [u8],
-    pub(crate) codes: &'a [u8],
-}
-
-/// Takes `blob` apart; its header must fit the entry's K and N.
-pub(crate) fn parse<'a>(blob: &'a [u8], name: &str, k: u32, n: u32) -> Result<Compact<'a>> {
+/// Checks `header`, the start of a blob of `blob` bytes, against the entry's K and N.
+pub(crate) fn check(header: &[u8], blob: u64, name: &str, k: u32, n: u32) -> Result<Codebook> {
     let refuse = |field, found: u64, expected: u64| PackError::O4n1 {
         name: name.into(),
         field,
         found,
         expected,
     };
-    let size = || refuse("size", blob.len() as u64, bytes(k, n));
-    let mut at = Cursor::new(blob);
-    let mut field = |name, expected: std::ops::RangeInclusive<u32>| {
-        let found = at.u32().ok_or_else(size)?;
-        if expected.contains(&found) {
-            Ok(found)
-        } else {
-            Err(refuse(name, found.into(), (*expected.end()).into()))
-        }
-    };
-    field("magic", MAGIC..=MAGIC)?;
-    // The packers' comments say 1, their code writes 0.
-    field("version", 0..=1)?;
-    field("K", k..=k)?;
-    field("N", n..=n)?;
-    let codebook = match field("quantisation kind", 0..=1)? {
-        0 => Codebook::Uniform,
-        _ => Codebook::Nf4,
-    };
-    let scales = at.take(n as usize * 4).ok_or_else(size)?;
-    let codes = blob.get(at.position()..).unwrap_or_default();
-    if blob.len() as u64 != bytes(k, n) {
-        return Err(size());
+    if blob != bytes(k, n) || header.len() < HEADER {
+        return Err(refuse("size", blob, bytes(k, n)));
     }
-    Ok(Compact { codebook, scales, codes })
+    let mut at = Cursor::new(header);
+    // The packers' comments say version 1, their code writes 0.
+    let fields = [("magic", MAGIC, MAGIC), ("version", 0, 1), ("K", k, k), ("N", n, n)];
+    for (field, least, most) in fields {
+        let found = at.u32().unwrap_or_default();
+        if !(least..=most).contains(&found) {
+            return Err(refuse(field, found.into(), most.into()));
+        }
+    }
+    match at.u32() {
+        Some(0) => Ok(Codebook::Uniform),
+        Some(1) => Ok(Codebook::Nf4),
+        other => Err(refuse("quantisation kind", other.unwrap_or_default().into(), 1)),
+    }
 }

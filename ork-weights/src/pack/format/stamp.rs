@@ -9,6 +9,8 @@ use crate::pack::error::{PackError, Result};
 const MAGIC: u32 = 0x4B50_414F;
 /// Bytes of a stamp: one page, zero behind its fields.
 pub(crate) const BYTES: usize = PAGE as usize;
+/// Bytes that [`check`] looks at.
+pub(crate) const FIELDS: usize = 28;
 const SOC: &[u8; 6] = b"rk3588";
 
 /// Hash over what the tile layout depends on: two rules of the packer, the format token, the chip's K
@@ -69,7 +71,7 @@ pub(crate) fn encode(layout: &Layout, token: u32) -> Vec<u8> {
     page
 }
 
-/// Whether the stamp `page` belongs to a blob with this layout.
+/// Whether a stamp that starts with `page` belongs to a blob with this layout.
 pub(crate) fn check(page: &[u8], name: &str, layout: &Layout, token: u32) -> Result<()> {
     let mut at = Cursor::new(page);
     for (field, expected) in fields(layout, token) {

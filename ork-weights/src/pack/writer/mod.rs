@@ -1,14 +1,19 @@
 //! Building a pack: weight by weight into a partial file beside the target, renamed when it is whole.
 
 mod disk;
+mod journal;
 mod target;
 
+use std::collections::HashMap;
 use std::fs::File;
+
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use self::disk::{Disk, Os};
+use self::journal::Job;
 use self::target::{Existing, Paths};
 use super::entry::{Checksums, Entry, Span};
 use super::error::{PackError, Result};
@@ -16,7 +21,10 @@ use super::format::extension::{self, Extension, PACKER};
 use super::format::footer::{Footer, Form};
 use super::format::index::{self, MAX_NAME, RawEntry};
 use super::format::stamp;
-use super::{Dtype, Identity};
+use super::reader::Pack;
+use super::source::{Pread, Source};
+use super::verify;
+use super::{Dtype, Identity, Part};
 use rknpu_sys::layout::{Layout, PAGE};
 
 /// How a pack is written.
@@ -31,7 +39,7 @@ pub struct WriterOptions {
     pub replace: bool,
     /// Hash of the settings that decide what the codes are; packs of other settings are not mixed.
     pub recipe: u64,
-    /// Tier signature for versions 5 and 7, see [`Pack::signature`](super::Pack::signature).
+    /// Tier signature for versions 5 and 7, see [`Pack::signature`].
     pub signature: u32,
     /// Weights there will be, if known: finishing with fewer is an error.
     pub expected: Option<u32>,
@@ -66,23 +74,53 @@ pub struct Summary {
 
 /// Builds a pack, one weight at a time.
 ///
+/// ```
+/// use ork_weights::pack::{Dtype, Identity, PackWriter, WriterOptions};
+///
+/// let folder = tempfile::tempdir()?;
+/// let target = folder.path().join("model.orkpack");
+/// let model = Identity { size: 1 << 20, modified_ns: 0, sample_hash: 1, full_hash: None };
+/// let mut writer = PackWriter::create(&target, &model, WriterOptions::default())?;
+/// writer.add("blk.0.attn_q.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+/// drop(writer); // interrupted
+///
+/// let mut writer = PackWriter::create(&target, &model, WriterOptions::default())?;
+/// assert!(writer.contains("blk.0.attn_q.weight"));
+/// writer.add("blk.0.attn_k.weight", 64, 64, Dtype::Int8, &[2; 4096], &[0.5; 64])?;
+/// let summary = writer.finish()?;
+/// assert_eq!((summary.weights, summary.resumed), (2, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Bytes go to `<target>.partial`, which is locked while it is written. The target itself is touched
 /// by one rename at the very end, after everything was written, synced and read back; until then
-/// whatever stood there stands. A writer that is dropped keeps its partial file, for the next one to
-/// go on with, unless it holds no weight yet; [`PackWriter::abandon`] removes it.
+/// whatever stood there stands.
+///
+/// `<target>.journal` records what the partial file holds. A writer that is dropped or killed leaves
+/// both, and the next one for the same model and settings goes on with every weight whose checksum
+/// still fits; ask [`PackWriter::contains`] before making a weight. Without an identity, or before
+/// the first weight, nothing is kept. [`PackWriter::abandon`] removes both.
 pub struct PackWriter {
     paths: Paths,
     file: File,
+    journal: Option<Journal>,
     disk: Box<dyn Disk>,
     options: WriterOptions,
     form: Form,
     identity: Option<Identity>,
     existing: Option<Existing>,
     entries: Vec<Entry>,
-    names: std::collections::HashMap<Box<str>, usize>,
+    names: HashMap<Box<str>, usize>,
+    metadata: Option<Span>,
     /// End of the last part.
     end: u64,
     resumed: u32,
+}
+
+/// The open journal.
+struct Journal {
+    file: File,
+    end: u64,
 }
 
 impl PackWriter {
@@ -103,7 +141,7 @@ impl PackWriter {
     }
 
     fn on(
-        mut disk: Box<dyn Disk>,
+        disk: Box<dyn Disk>,
         target: &Path,
         identity: Option<&Identity>,
         options: WriterOptions,
@@ -117,20 +155,85 @@ impl PackWriter {
         let paths = Paths::new(target)?;
         let existing = target::existing(&paths.target, identity, &options)?;
         let file = paths.lock()?;
-        disk.set_len(&file, 0).map_err(PackError::io("truncate", &paths.partial))?;
-        Ok(PackWriter {
+        let mut writer = PackWriter {
             paths,
             file,
+            journal: None,
             disk,
-            options,
             form,
             identity: identity.copied(),
             existing,
             entries: Vec::new(),
-            names: Default::default(),
+            names: HashMap::new(),
+            metadata: None,
             end: 0,
             resumed: 0,
-        })
+            options,
+        };
+        writer.resume()?;
+        Ok(writer)
+    }
+
+    /// Takes over what an interrupted run of the same job left, and cuts both files to that.
+    fn resume(&mut self) -> Result<()> {
+        let path = self.paths.journal.clone();
+        let Some(job) = Job::new(self.identity.as_ref(), &self.options) else {
+            self.disk.remove(&path).map_err(PackError::io("remove", &path))?;
+            return self.cut(0);
+        };
+        let file = target::open(&path)?;
+        let mut end = journal::HEADER as u64;
+        let found = std::fs::read(&path).map_err(PackError::io("read", &path))?;
+        let mut fresh = true;
+        if let Some((interrupted, records)) = journal::read(&found) {
+            match job.differs(&interrupted) {
+                None => {
+                    fresh = false;
+                    end = self.take_over(records, end)?;
+                }
+                Some(what) if !self.options.replace => {
+                    let path = self.paths.partial.clone();
+                    return Err(PackError::PartialDiffers { path, what });
+                }
+                Some(_) => {}
+            }
+        }
+        self.cut(self.end)?;
+        if fresh {
+            let header = job.encode();
+            self.disk.write_at(&file, &header, 0).map_err(PackError::io("write", &path))?;
+        }
+        self.disk.set_len(&file, end).map_err(PackError::io("truncate", &path))?;
+        self.journal = Some(Journal { file, end });
+        Ok(())
+    }
+
+    /// Adopts records up to the first whose bytes are not there as written; returns the length of
+    /// the journal up to there.
+    fn take_over(&mut self, records: Vec<(Entry, u64)>, header: u64) -> Result<u64> {
+        let path = &self.paths.partial;
+        let file = self.file.try_clone().map_err(PackError::io("reopen", path))?;
+        let source = Pread::from_file(file, path)?;
+        let (entries, ends): (Vec<Entry>, Vec<u64>) = records.into_iter().unzip();
+        let good = verify::all_checksums(&source, &entries);
+        let mut journal_end = header;
+        for ((entry, sound), end) in entries.into_iter().zip(good).zip(ends) {
+            let in_place = entry.blob.offset == self.end.next_multiple_of(PAGE);
+            if sound.is_err() || !in_place || self.contains(&entry.name) {
+                break;
+            }
+            self.end = entry.scales.range().end.max(entry.blob.range().end);
+            self.names.insert(entry.name.clone(), self.entries.len());
+            self.entries.push(entry);
+            journal_end = end;
+        }
+        self.resumed = self.entries.len() as u32;
+        Ok(journal_end)
+    }
+
+    fn cut(&mut self, bytes: u64) -> Result<()> {
+        let path = &self.paths.partial;
+        self.disk.set_len(&self.file, bytes).map_err(PackError::io("truncate", path))
     }
 
     /// Whether the pack has this weight already, be it from an interrupted run.
@@ -226,7 +329,7 @@ impl PackWriter {
         if entry.stamped == stamp.is_empty() {
             // A blob a page too long, or a page too short for its stamp, is no blob of this weight.
             let expected = entry.blob.bytes.saturating_sub(PAGE);
-            let part = super::Part::Blob;
+            let part = Part::Blob;
             return Err(PackError::Size {
                 name: name.into(),
                 part,
@@ -240,9 +343,32 @@ impl PackWriter {
         self.write(&stamp, at)?;
         self.write(blob, at + stamp.len() as u64)?;
         self.write(&scales, scales_at)?;
+        self.record(&entry)?;
         self.names.insert(name.into(), self.entries.len());
         self.entries.push(entry);
         self.end = scales_at + scales.len() as u64;
+        Ok(())
+    }
+
+    /// Embeds a GGUF metadata section: `range` of `source`, copied as it is. Call it after the last
+    /// weight; a resumed writer needs it again.
+    ///
+    /// # Errors
+    /// [`PackError::Io`] when reading or writing fails.
+    pub fn embed_metadata<S: Source>(&mut self, source: &S, range: Range<u64>) -> Result<()> {
+        let at = self.end.next_multiple_of(PAGE);
+        let bytes = range.end.saturating_sub(range.start);
+        let mut buffer = vec![0; verify::CHUNK];
+        let mut done = 0;
+        while done < bytes {
+            let len = (bytes - done).min(buffer.len() as u64);
+            let chunk = &mut buffer[..len as usize];
+            source.read_at(range.start + done, chunk)?;
+            self.write(chunk, at + done)?;
+            done += len;
+        }
+        self.metadata = Some(Span { offset: at, bytes });
+        self.end = at + bytes;
         Ok(())
     }
 
@@ -279,9 +405,8 @@ impl PackWriter {
         let folder =
             File::open(&self.paths.folder).map_err(PackError::io("open", &self.paths.folder))?;
         self.disk.sync(&folder).map_err(PackError::io("sync", &self.paths.folder))?;
-        self.disk
-            .remove(&self.paths.journal)
-            .map_err(PackError::io("remove", &self.paths.journal))?;
+        // The pack is in place. A journal without its partial file is ignored by the next writer.
+        let _ = self.disk.remove(&self.paths.journal);
         let resumed = self.resumed;
         Ok(Summary { path: target, bytes, weights: present, resumed })
     }
@@ -307,11 +432,24 @@ impl PackWriter {
             .map_err(PackError::io("write", &self.paths.partial))
     }
 
+    /// Notes in the journal that the bytes of `entry` are written.
+    fn record(&mut self, entry: &Entry) -> Result<()> {
+        let Some(journal) = &mut self.journal else { return Ok(()) };
+        let record = journal::record(entry);
+        self.disk
+            .write_at(&journal.file, &record, journal.end)
+            .map_err(PackError::io("write", &self.paths.journal))?;
+        journal.end += record.len() as u64;
+        Ok(())
+    }
+
     /// Index, extension and footer of a pack whose index starts at `at`.
     fn closing(&self, at: u64) -> Vec<u8> {
         let mut out = Vec::new();
         if self.form.prefix {
-            out.extend([0; 16]);
+            let metadata = self.metadata.unwrap_or(Span { offset: 0, bytes: 0 });
+            out.extend(metadata.offset.to_le_bytes());
+            out.extend(metadata.bytes.to_le_bytes());
         }
         for entry in &self.entries {
             index::encode(&mut out, entry, self.form);
@@ -320,7 +458,7 @@ impl PackWriter {
             packer: PACKER.to_owned(),
             recipe: self.options.recipe,
             identity: self.identity,
-            metadata: None,
+            metadata: self.metadata.filter(|_| !self.form.prefix),
         };
         let section = extension::encode(&extension, &self.entries, &out);
         out.extend(section);
@@ -340,8 +478,11 @@ impl PackWriter {
     fn read_back(&self) -> Result<()> {
         let path = &self.paths.partial;
         let file = self.file.try_clone().map_err(PackError::io("reopen", path))?;
-        let pack = super::Pack::parse(super::Pread::from_file(file, path)?)?;
-        super::verify::checksums(&pack, &|_| {})
+        let pack = Pack::parse(Pread::from_file(file, path)?)?;
+        match verify::verify(&pack, &|_| {}).problems.into_iter().next() {
+            Some(problem) => Err(problem),
+            None => Ok(()),
+        }
     }
 }
 

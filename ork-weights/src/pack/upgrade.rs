@@ -1,0 +1,54 @@
+//! Any pack into the form this library writes, without the model.
+
+use std::path::Path;
+
+use super::entry::Entry;
+use super::error::Result;
+use super::reader::Pack;
+use super::source::{Source, fetch};
+use super::verify;
+use super::writer::{PackWriter, Summary, WriterOptions};
+
+/// Writes `pack` again at `target`: codes, scales, errors, identity, recipe, tier signature and the
+/// embedded GGUF are kept. Second copies over the full K are left out, since loaders rebuild them, and
+/// so are calibrations, which hold for one board only.
+///
+/// Version, stamps and replacing are as `options` says; the rest comes from the pack. `progress` is
+/// called with each weight after it was written.
+///
+/// # Errors
+/// What reading and [`PackWriter`] refuse. A pack that is upgraded onto itself needs
+/// [`WriterOptions::replace`].
+pub fn upgrade<S: Source>(
+    pack: &Pack<S>,
+    target: impl AsRef<Path>,
+    options: WriterOptions,
+    mut progress: impl FnMut(&Entry),
+) -> Result<Summary> {
+    let options = WriterOptions {
+        recipe: pack.recipe().unwrap_or(0),
+        signature: pack.signature(),
+        expected: Some(pack.entries().len() as u32),
+        ..options
+    };
+    let mut writer = PackWriter::create(target, pack.identity(), options)?;
+    let mut buffer = vec![0; verify::CHUNK];
+    for entry in pack.in_order() {
+        if !writer.contains(&entry.name) {
+            // Fresh checksums must not bless bytes that went bad.
+            verify::checksums(pack.source(), entry, &mut buffer, &|_| {})?;
+            pack.check_stamp(entry)?;
+            let scales = pack.scales(entry)?;
+            let beside = if entry.scales_range().is_empty() { &[][..] } else { &scales };
+            let blob = fetch(pack.source(), entry.blob_range())?;
+            let (k, n) = (entry.k, entry.n);
+            writer.add_measured(&entry.name, k, n, entry.dtype, &blob, beside, entry.error())?;
+        }
+        progress(entry);
+    }
+    if let Some(range) = pack.metadata_range() {
+        pack.metadata()?;
+        writer.embed_metadata(pack.source(), range)?;
+    }
+    writer.finish()
+}
