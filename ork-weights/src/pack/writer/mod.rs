@@ -1,76 +1,33 @@
 //! Building a pack: weight by weight into a partial file beside the target, renamed when it is whole.
 
 mod disk;
+mod finish;
 mod journal;
+mod options;
+mod resume;
 mod target;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::fs::File;
-
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use xxhash_rust::xxh3::xxh3_64;
+use rknpu_sys::layout::{Layout, PAGE};
+use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
 use self::disk::{Disk, Os};
-use self::journal::Job;
+pub use self::options::{Summary, WriterOptions};
 use self::target::{Existing, Paths};
 use super::entry::{Checksums, Entry, Span};
-use super::error::{PackError, Result};
-use super::format::extension::{self, Extension, PACKER};
-use super::format::footer::{Footer, Form};
-use super::format::index::{self, MAX_NAME, RawEntry};
+use super::error::{PackError, Part, Result};
+use super::format::footer::Form;
+use super::format::index::{MAX_NAME, RawEntry};
 use super::format::stamp;
-use super::reader::Pack;
-use super::source::{Pread, Source};
+use super::source::Source;
 use super::verify;
-use super::{Dtype, Identity, Part};
-use rknpu_sys::layout::{Layout, PAGE};
-
-/// How a pack is written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WriterOptions {
-    /// Container version: 2, 5 or 7. Readers of the C project accept exactly one each.
-    pub version: u32,
-    /// Whether tiled blobs get a stamp page, which the newest loaders of the C project demand.
-    pub stamped: bool,
-    /// Overwrite whatever stands at the target, and start over instead of going on with an
-    /// interrupted conversion of something else.
-    pub replace: bool,
-    /// Hash of the settings that decide what the codes are; packs of other settings are not mixed.
-    pub recipe: u64,
-    /// Tier signature for versions 5 and 7, see [`Pack::signature`].
-    pub signature: u32,
-    /// Weights there will be, if known: finishing with fewer is an error.
-    pub expected: Option<u32>,
-}
-
-impl Default for WriterOptions {
-    fn default() -> WriterOptions {
-        WriterOptions {
-            version: 2,
-            stamped: false,
-            replace: false,
-            recipe: 0,
-            signature: 0,
-            expected: None,
-        }
-    }
-}
-
-/// What was written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Summary {
-    /// The finished pack.
-    pub path: PathBuf,
-    /// Its length.
-    pub bytes: u64,
-    /// Its weights.
-    pub weights: u32,
-    /// How many of them an interrupted run had left.
-    pub resumed: u32,
-}
+use super::{Dtype, Identity};
 
 /// Builds a pack, one weight at a time.
 ///
@@ -115,6 +72,9 @@ pub struct PackWriter {
     /// End of the last part.
     end: u64,
     resumed: u32,
+    /// Whether the partial file is this writer's to remove: not before it was taken over, not after
+    /// it was renamed.
+    owns_partial: bool,
 }
 
 /// The open journal.
@@ -168,72 +128,14 @@ impl PackWriter {
             metadata: None,
             end: 0,
             resumed: 0,
+            owns_partial: false,
             options,
         };
+        // A partial file that was made just now holds nothing that anybody could miss.
+        writer.owns_partial = writer.file.metadata().is_ok_and(|stat| stat.len() == 0);
         writer.resume()?;
+        writer.owns_partial = true;
         Ok(writer)
-    }
-
-    /// Takes over what an interrupted run of the same job left, and cuts both files to that.
-    fn resume(&mut self) -> Result<()> {
-        let path = self.paths.journal.clone();
-        let Some(job) = Job::new(self.identity.as_ref(), &self.options) else {
-            self.disk.remove(&path).map_err(PackError::io("remove", &path))?;
-            return self.cut(0);
-        };
-        let file = target::open(&path)?;
-        let mut end = journal::HEADER as u64;
-        let found = std::fs::read(&path).map_err(PackError::io("read", &path))?;
-        let mut fresh = true;
-        if let Some((interrupted, records)) = journal::read(&found) {
-            match job.differs(&interrupted) {
-                None => {
-                    fresh = false;
-                    end = self.take_over(records, end)?;
-                }
-                Some(what) if !self.options.replace => {
-                    let path = self.paths.partial.clone();
-                    return Err(PackError::PartialDiffers { path, what });
-                }
-                Some(_) => {}
-            }
-        }
-        self.cut(self.end)?;
-        if fresh {
-            let header = job.encode();
-            self.disk.write_at(&file, &header, 0).map_err(PackError::io("write", &path))?;
-        }
-        self.disk.set_len(&file, end).map_err(PackError::io("truncate", &path))?;
-        self.journal = Some(Journal { file, end });
-        Ok(())
-    }
-
-    /// Adopts records up to the first whose bytes are not there as written; returns the length of
-    /// the journal up to there.
-    fn take_over(&mut self, records: Vec<(Entry, u64)>, header: u64) -> Result<u64> {
-        let path = &self.paths.partial;
-        let file = self.file.try_clone().map_err(PackError::io("reopen", path))?;
-        let source = Pread::from_file(file, path)?;
-        let (entries, ends): (Vec<Entry>, Vec<u64>) = records.into_iter().unzip();
-        let good = verify::all_checksums(&source, &entries);
-        let mut journal_end = header;
-        for ((entry, sound), end) in entries.into_iter().zip(good).zip(ends) {
-            let in_place = entry.blob.offset == self.end.next_multiple_of(PAGE);
-            if sound.is_err() || !in_place || self.contains(&entry.name) {
-                break;
-            }
-            self.end = entry.scales.range().end.max(entry.blob.range().end);
-            self.names.insert(entry.name.clone(), self.entries.len());
-            self.entries.push(entry);
-            journal_end = end;
-        }
-        self.resumed = self.entries.len() as u32;
-        Ok(journal_end)
-    }
-
-    fn cut(&mut self, bytes: u64) -> Result<()> {
-        let path = &self.paths.partial;
-        self.disk.set_len(&self.file, bytes).map_err(PackError::io("truncate", path))
     }
 
     /// Whether the pack has this weight already, be it from an interrupted run.
@@ -340,10 +242,17 @@ impl PackWriter {
         let scales: Vec<u8> = scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
         entry.checksums =
             Some(Checksums { blob: checksum(&[&stamp, blob]), scales: xxh3_64(&scales) });
-        self.write(&stamp, at)?;
-        self.write(blob, at + stamp.len() as u64)?;
-        self.write(&scales, scales_at)?;
-        self.record(&entry)?;
+        let written = self
+            .write(&stamp, at)
+            .and_then(|()| self.write(blob, at + stamp.len() as u64))
+            .and_then(|()| self.write(&scales, scales_at))
+            .and_then(|()| self.record(&entry));
+        if written.is_err() {
+            // What was written of it must not show in a gap. If this fails too, the next weight or
+            // the end of the pack overwrites or cuts it.
+            let _ = self.disk.set_len(&self.file, self.end);
+            return written;
+        }
         self.names.insert(name.into(), self.entries.len());
         self.entries.push(entry);
         self.end = scales_at + scales.len() as u64;
@@ -370,45 +279,6 @@ impl PackWriter {
         self.metadata = Some(Span { offset: at, bytes });
         self.end = at + bytes;
         Ok(())
-    }
-
-    /// Writes index, extension and footer, syncs, reads everything back, and renames onto the target.
-    ///
-    /// # Errors
-    /// [`PackError::Incomplete`] with fewer weights than were expected; [`PackError::TargetExists`]
-    /// when the target changed meanwhile or a weight would change its shape;
-    /// [`PackError::Checksum`] when the disk gives back other bytes; [`PackError::Io`]. The target is
-    /// as before then, and the partial file stays.
-    pub fn finish(mut self) -> Result<Summary> {
-        let present = self.entries.len() as u32;
-        if let Some(expected) = self.options.expected.filter(|expected| *expected != present) {
-            return Err(PackError::Incomplete { present, expected });
-        }
-        let at = self.end.next_multiple_of(PAGE);
-        let closing = self.closing(at);
-        self.write(&closing, at)?;
-        let bytes = at + closing.len() as u64;
-        let partial = self.paths.partial.clone();
-        self.disk
-            .set_len(&self.file, bytes)
-            .map_err(PackError::io("set the length of", &partial))?;
-        self.disk.sync(&self.file).map_err(PackError::io("sync", &partial))?;
-        self.read_back()?;
-        let (names, entries) = (&self.names, &self.entries);
-        let find = |name: &str| names.get(name).and_then(|at| entries.get(*at));
-        if !self.options.replace {
-            target::still_replaceable(&self.paths.target, self.existing.as_ref(), find)?;
-        }
-        let fresh = self.existing.is_none() && !self.options.replace;
-        let target = self.paths.target.clone();
-        self.disk.rename(&partial, &target, fresh).map_err(PackError::io("rename to", &target))?;
-        let folder =
-            File::open(&self.paths.folder).map_err(PackError::io("open", &self.paths.folder))?;
-        self.disk.sync(&folder).map_err(PackError::io("sync", &self.paths.folder))?;
-        // The pack is in place. A journal without its partial file is ignored by the next writer.
-        let _ = self.disk.remove(&self.paths.journal);
-        let resumed = self.resumed;
-        Ok(Summary { path: target, bytes, weights: present, resumed })
     }
 
     /// Gives up: removes the partial file.
@@ -442,54 +312,13 @@ impl PackWriter {
         journal.end += record.len() as u64;
         Ok(())
     }
-
-    /// Index, extension and footer of a pack whose index starts at `at`.
-    fn closing(&self, at: u64) -> Vec<u8> {
-        let mut out = Vec::new();
-        if self.form.prefix {
-            let metadata = self.metadata.unwrap_or(Span { offset: 0, bytes: 0 });
-            out.extend(metadata.offset.to_le_bytes());
-            out.extend(metadata.bytes.to_le_bytes());
-        }
-        for entry in &self.entries {
-            index::encode(&mut out, entry, self.form);
-        }
-        let extension = Extension {
-            packer: PACKER.to_owned(),
-            recipe: self.options.recipe,
-            identity: self.identity,
-            metadata: self.metadata.filter(|_| !self.form.prefix),
-        };
-        let section = extension::encode(&extension, &self.entries, &out);
-        out.extend(section);
-        let footer = Footer {
-            version: self.options.version,
-            bytes: 0,
-            index: at,
-            entries: self.entries.len() as u32,
-            token: 0,
-            signature: self.options.signature,
-            calibration: None,
-        };
-        out.extend(footer.encode());
-        out
-    }
-
-    fn read_back(&self) -> Result<()> {
-        let path = &self.paths.partial;
-        let file = self.file.try_clone().map_err(PackError::io("reopen", path))?;
-        let pack = Pack::parse(Pread::from_file(file, path)?)?;
-        match verify::verify(&pack, &|_| {}).problems.into_iter().next() {
-            Some(problem) => Err(problem),
-            None => Ok(()),
-        }
-    }
 }
 
 impl Drop for PackWriter {
     fn drop(&mut self) {
-        // An empty partial file helps nobody. Failing to remove it harms nobody either.
-        if self.entries.is_empty() && self.end == 0 {
+        // Nobody can go on with a partial file that is empty or not known to be of one model.
+        // Failing to remove it harms nobody: the next writer cuts it.
+        if self.owns_partial && (self.entries.is_empty() || self.journal.is_none()) {
             let _ = self.remove_partial();
         }
     }
@@ -510,7 +339,7 @@ fn checksum(parts: &[&[u8]]) -> u64 {
     match parts {
         [[], only] => xxh3_64(only),
         _ => {
-            let mut hash = xxhash_rust::xxh3::Xxh3Default::new();
+            let mut hash = Xxh3Default::new();
             for part in parts {
                 hash.update(part);
             }

@@ -1,0 +1,48 @@
+//! What a caller chooses, and what it gets back.
+
+use std::path::PathBuf;
+
+/// How a pack is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WriterOptions {
+    /// Container version: 2, 5 or 7. Readers of the C project accept exactly one each.
+    pub version: u32,
+    /// Whether tiled blobs get a stamp page, which the newest loaders of the C project demand.
+    pub stamped: bool,
+    /// Overwrite whatever stands at the target, and start over instead of going on with an
+    /// interrupted conversion of something else.
+    pub replace: bool,
+    /// Hash of the settings that decide what the codes are; packs of other settings are not mixed.
+    pub recipe: u64,
+    /// Tier signature for versions 5 and 7, see [`Pack::signature`](crate::pack::Pack::signature).
+    pub signature: u32,
+    /// Weights there will be, if known: finishing with fewer is an error.
+    pub expected: Option<u32>,
+}
+
+impl Default for WriterOptions {
+    fn default() -> WriterOptions {
+        WriterOptions {
+            version: 2,
+            stamped: false,
+            replace: false,
+            recipe: 0,
+            signature: 0,
+            expected: None,
+        }
+    }
+}
+
+/// What was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Summary {
+    /// The finished pack.
+    pub path: PathBuf,
+    /// Its length.
+    pub bytes: u64,
+    /// Its weights.
+    pub weights: u32,
+    /// How many of them an interrupted run had left.
+    pub resumed: u32,
+}
