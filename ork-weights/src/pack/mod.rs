@@ -3,10 +3,15 @@
 //! | part | what it does |
 //! |---|---|
 //! | [`Pack`] | opens versions 1 to 7, checks the whole index, loads weights |
+//! | [`Access`] | by mapping or by position, and when a mapping is safe |
 //! | [`PackWriter`] | builds a pack beside its target, resumable, and renames it when it is whole |
 //! | [`Identity`] | which model a pack was made from |
+//! | [`verify`], [`diff`], [`upgrade`] | reads it all against its checksums; compares two; any version into ours |
+//!
+//! The bytes are described in `docs/orkpack.md`.
 #![forbid(unsafe_code)]
 
+mod diff;
 mod dtype;
 mod entry;
 mod error;
@@ -22,6 +27,7 @@ mod upgrade;
 mod verify;
 mod writer;
 
+pub use diff::{Diff, Difference, Spread, diff};
 pub use dtype::Dtype;
 pub use entry::Entry;
 pub use error::{PackError, Part, Result};

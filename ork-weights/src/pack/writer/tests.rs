@@ -53,7 +53,7 @@ impl Disk for Failing {
 }
 
 fn weight(number: u32) -> (String, Vec<u8>, Vec<f32>) {
-    let blob = (0..4096u32).map(|i| (i * (number + 3) >> 3) as u8).collect();
+    let blob = (0..4096u32).map(|i| ((i * (number + 3)) >> 3) as u8).collect();
     (format!("blk.{number}.w"), blob, vec![number as f32 + 0.5; 64])
 }
 
