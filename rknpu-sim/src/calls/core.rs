@@ -1,0 +1,111 @@
+//! Calls of the DRM core that programs use beside the driver's.
+
+use crate::calls::create::{add_handle, new_object};
+use crate::calls::handles::drop_handle;
+use crate::files::Node;
+use crate::kernel::Call;
+use crate::user::put_text;
+use rknpu_sys::drm;
+use rknpu_sys::flags::MemFlags;
+use rustix::io::Errno;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+pub(crate) const GET_CAP: u32 = 0xC010_640C;
+pub(crate) const CREATE_DUMB: u32 = 0xC020_64B2;
+pub(crate) const MAP_DUMB: u32 = 0xC010_64B3;
+pub(crate) const DESTROY_DUMB: u32 = 0xC004_64B4;
+
+/// GET_CAP.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct Cap {
+    capability: u64,
+    value: u64,
+}
+
+/// CREATE_DUMB.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct Dumb {
+    height: u32,
+    width: u32,
+    bpp: u32,
+    flags: u32,
+    handle: u32,
+    pitch: u32,
+    size: u64,
+}
+
+/// DESTROY_DUMB.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct DumbHandle {
+    handle: u32,
+}
+
+/// VERSION: texts are cut to the caller's room and not terminated, lengths are the full ones.
+pub(crate) fn version(
+    call: &mut Call<'_>,
+    _file: u32,
+    args: &mut drm::Version,
+) -> Result<(), Errno> {
+    let version = call.config().version;
+    let (major, minor, patch) = version.parts();
+    args.version_major = major.cast_signed();
+    args.version_minor = minor.cast_signed();
+    args.version_patchlevel = patch.cast_signed();
+    args.name_len = put_text(args.name, args.name_len, drm::DRIVER_NAME)?;
+    args.date_len = put_text(args.date, args.date_len, version.date())?;
+    args.desc_len = put_text(args.desc, args.desc_len, "RKNPU driver")?;
+    Ok(())
+}
+
+/// GET_CAP: what a driver without mode setting answers.
+pub(crate) fn get_cap(_call: &mut Call<'_>, _file: u32, args: &mut Cap) -> Result<(), Errno> {
+    args.value = match args.capability {
+        // PRIME: import and export.
+        0x5 => 3,
+        // Monotonic timestamps.
+        0x6 => 1,
+        // Sync objects, with and without timeline.
+        0x13 | 0x14 => 0,
+        _ => return Err(Errno::OPNOTSUPP),
+    };
+    Ok(())
+}
+
+/// CREATE_DUMB: a write-combined buffer in domain 0.
+pub(crate) fn create_dumb(call: &mut Call<'_>, file: u32, args: &mut Dumb) -> Result<(), Errno> {
+    if args.width == 0 || args.height == 0 || args.bpp == 0 {
+        return Err(Errno::INVAL);
+    }
+    let pitch = u64::from(args.width) * u64::from(args.bpp.div_ceil(8));
+    args.pitch = u32::try_from(pitch).map_err(|_| Errno::INVAL)?;
+    args.size = pitch * u64::from(args.height);
+    let flags = MemFlags::WRITE_COMBINE.bits();
+    let object = new_object(call, args.size, flags, 0, 0)?;
+    let address = call.objects.add(object);
+    args.handle = add_handle(call, file, address)?;
+    Ok(())
+}
+
+/// DESTROY_DUMB.
+pub(crate) fn destroy_dumb(
+    call: &mut Call<'_>,
+    file: u32,
+    args: &mut DumbHandle,
+) -> Result<(), Errno> {
+    if drop_handle(call, file, args.handle) { Ok(()) } else { Err(Errno::INVAL) }
+}
+
+/// Why a number is refused that no handler takes.
+pub(crate) fn refusal(nr: u8, node: Node) -> Errno {
+    match (nr, node) {
+        // Magic, master and flink are for those who may display.
+        (0x02 | 0x0a | 0x11 | 0x1e | 0x1f, Node::Render) => Errno::ACCESS,
+        (0x0a | 0x11, Node::Card) => Errno::ACCESS,
+        (0xa0..=0xce, Node::Render) => Errno::ACCESS,
+        (0xa0..=0xce, Node::Card) => Errno::OPNOTSUPP,
+        _ => Errno::INVAL,
+    }
+}

@@ -1,0 +1,100 @@
+//! MEM_MAP, and mapping at the offset that it gives.
+
+use crate::calls::handles::put_file;
+use crate::iova::PAGE;
+use crate::kernel::Call;
+use crate::memory::Backing;
+use crate::object::Path;
+use crate::report::{CallKind, Hazard};
+use rknpu_sys::uapi::MemMap;
+use rustix::io::Errno;
+use std::sync::Arc;
+
+/// MEM_MAP: the object's offset, the same one as long as it lives.
+pub(crate) fn map_offset(call: &mut Call<'_>, file: u32, args: &mut MemMap) -> Result<(), Errno> {
+    let handles = &call.files.get(file).ok_or(Errno::BADF)?.handles;
+    let address = handles.get(args.handle).ok_or(Errno::NOENT)?;
+    let object = call.objects.get(address).ok_or(Errno::NOENT)?;
+    if matches!(object.path, Path::Imported { .. }) {
+        return Err(Errno::INVAL);
+    }
+    let page = match object.offset {
+        Some(page) => page,
+        None => {
+            let pages = object.size / PAGE;
+            let page = call.offsets.add(pages, address).ok_or(Errno::NOSPC)?;
+            if let Some(object) = call.objects.get_mut(address) {
+                object.offset = Some(page);
+            }
+            page
+        }
+    };
+    args.offset = page * PAGE;
+    Ok(())
+}
+
+/// A mapping's part in the driver: it holds the object and the file.
+#[derive(Debug)]
+pub(crate) struct Mapped {
+    pub(crate) file: u32,
+    pub(crate) object: u64,
+    pub(crate) backing: Arc<Backing>,
+}
+
+impl Mapped {
+    /// Checks a mapping as the kernel does, and books it.
+    pub(crate) fn new(
+        call: &mut Call<'_>,
+        file: u32,
+        offset: u64,
+        len: usize,
+    ) -> Result<Mapped, Errno> {
+        let result = Mapped::check(call, file, offset, len);
+        call.report.called(CallKind::Mmap, result.is_ok());
+        result
+    }
+
+    fn check(call: &mut Call<'_>, file: u32, offset: u64, len: usize) -> Result<Mapped, Errno> {
+        if let Some(errno) = call.faults.call(CallKind::Mmap) {
+            return Err(errno);
+        }
+        let pages = (len as u64).div_ceil(PAGE);
+        if pages == 0 || !offset.is_multiple_of(PAGE) {
+            return Err(Errno::INVAL);
+        }
+        let (address, room) = call.offsets.at(offset / PAGE).ok_or(Errno::INVAL)?;
+        if pages > room {
+            return Err(Errno::INVAL);
+        }
+        let open = call.files.get(file).ok_or(Errno::BADF)?;
+        if !open.handles.holds(address) {
+            return Err(Errno::ACCESS);
+        }
+        let config = call.config();
+        let object = call.objects.get_mut(address).ok_or(Errno::INVAL)?;
+        if object.path == Path::Fallback {
+            call.hazard(config, Hazard::FallbackMapped { address });
+            return Err(Errno::NXIO);
+        }
+        let backing = object.backing.clone().ok_or(Errno::INVAL)?;
+        if object.cacheable() {
+            backing.mapped_cacheable();
+        }
+        object.refs += 1;
+        object.mappings += 1;
+        if let Some(open) = call.files.get_mut(file) {
+            open.refs += 1;
+        }
+        Ok(Mapped { file, object: address, backing })
+    }
+
+    /// Books the end of a mapping.
+    pub(crate) fn unmap(&self, call: &mut Call<'_>) {
+        call.report.called(CallKind::Munmap, true);
+        if let Some(object) = call.objects.get_mut(self.object) {
+            object.mappings = object.mappings.saturating_sub(1);
+        }
+        call.put_object(self.object);
+        put_file(call, self.file);
+    }
+}

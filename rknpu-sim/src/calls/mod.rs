@@ -1,0 +1,177 @@
+//! The calls of the driver and those of the DRM core that belong to them.
+
+mod action;
+mod core;
+mod create;
+mod handles;
+mod mmap;
+mod prime;
+mod submit;
+mod sync;
+
+pub(crate) use handles::put_file as close;
+pub(crate) use mmap::Mapped;
+pub(crate) use prime::{DmaBufs, backing_of};
+
+use crate::files::Node;
+use crate::kernel::Call;
+use crate::report::CallKind;
+use crate::user;
+use rknpu_sys::ioctl as words;
+use rustix::io::Errno;
+use std::ffi::c_void;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// Fields of a request word.
+#[derive(Clone, Copy, Debug)]
+struct Word(u32);
+
+impl Word {
+    fn nr(self) -> u8 {
+        self.0 as u8
+    }
+
+    fn kind(self) -> u8 {
+        (self.0 >> 8) as u8
+    }
+
+    fn size(self) -> usize {
+        (self.0 >> 16) as usize & 0x3fff
+    }
+
+    /// The caller hands bytes in.
+    fn writes(self) -> bool {
+        self.0 & 0x4000_0000 != 0
+    }
+
+    /// The caller wants bytes back.
+    fn reads(self) -> bool {
+        self.0 & 0x8000_0000 != 0
+    }
+}
+
+/// Bytes that a struct takes on the stack; longer ones go to the heap.
+const SHORT: usize = 128;
+
+/// One call, as the DRM core makes it: the caller's size is copied in, the rest is zero; the
+/// caller's size is copied out, also when the call failed.
+///
+/// # Safety
+/// `arg` points to as many bytes as the word says, readable and writable as the word says; and the
+/// addresses in the struct are good as the call documents.
+pub(crate) unsafe fn ioctl(
+    call: &mut Call<'_>,
+    file: u32,
+    request: u32,
+    arg: *mut c_void,
+) -> Result<i32, Errno> {
+    let word = Word(request);
+    if word.kind() != words::DRM_TYPE {
+        return Err(Errno::NOTTY);
+    }
+    let node = call.files.get(file).map(|file| file.node).ok_or(Errno::BADF)?;
+    let handler = handler(call, word.nr(), node)?;
+    let known = Word(handler.word);
+    let (takes, gives) = (word.writes() && known.writes(), word.reads() && known.reads());
+    let size = word.size();
+    let (size_in, size_out) = (if takes { size } else { 0 }, if gives { size } else { 0 });
+    let needed = size_in.max(size_out).max(known.size()).max(handler.room);
+
+    let mut short = [0u64; SHORT / 8];
+    let mut long;
+    let bytes = if needed <= SHORT {
+        &mut short.as_mut_bytes()[..needed]
+    } else {
+        long = vec![0u64; needed.div_ceil(8)];
+        &mut long.as_mut_bytes()[..needed]
+    };
+    // SAFETY: by the caller's promise.
+    unsafe { user::read(arg.cast(), &mut bytes[..size_in]) }?;
+    if let Some(errno) = call.faults.call(handler.kind) {
+        call.report.called(handler.kind, false);
+        return Err(errno);
+    }
+    let result = (handler.run)(call, file, bytes, gives);
+    call.report.called(handler.kind, result.is_ok());
+    // SAFETY: by the caller's promise.
+    unsafe { user::write(arg.cast(), &bytes[..size_out]) }?;
+    result.map(|()| 0)
+}
+
+type Run = fn(&mut Call<'_>, u32, &mut [u8], bool) -> Result<(), Errno>;
+
+struct Handler {
+    kind: CallKind,
+    /// The word that the kernel knows: its direction and size.
+    word: u32,
+    /// Bytes that the handler reads and writes.
+    room: usize,
+    run: Run,
+}
+
+/// Wraps a handler of a struct.
+macro_rules! handler {
+    ($kind:ident, $word:expr, $ty:ty, $run:expr) => {
+        Handler {
+            kind: CallKind::$kind,
+            word: $word,
+            room: size_of::<$ty>(),
+            run: |call, file, bytes, gives| {
+                let _ = gives;
+                with::<$ty>(bytes, |args| $run(call, file, args))
+            },
+        }
+    };
+}
+
+/// Reads a struct from the head of `bytes`, runs `f` on it and writes it back.
+fn with<T: FromBytes + IntoBytes + Immutable>(
+    bytes: &mut [u8],
+    f: impl FnOnce(&mut T) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    let (mut args, _) = T::read_from_prefix(bytes).map_err(|_| Errno::INVAL)?;
+    let result = f(&mut args);
+    args.write_to_prefix(bytes).map_err(|_| Errno::INVAL)?;
+    result
+}
+
+fn handler(call: &Call<'_>, nr: u8, node: Node) -> Result<Handler, Errno> {
+    use rknpu_sys::{drm, uapi};
+    let version = call.config().version;
+    Ok(match nr {
+        0x40 => handler!(Action, words::ACTION, uapi::Action, action::action),
+        0x41 => handler!(Submit, words::SUBMIT, uapi::Submit, submit::submit),
+        0x42 => {
+            let long = version.has_domains();
+            let word = if long { words::MEM_CREATE } else { words::MEM_CREATE_V40 };
+            Handler {
+                kind: CallKind::MemCreate,
+                word,
+                room: size_of::<uapi::MemCreate>(),
+                run: create::create,
+            }
+        }
+        0x43 => handler!(MemMap, words::MEM_MAP, uapi::MemMap, mmap::map_offset),
+        0x44 => handler!(MemDestroy, words::MEM_DESTROY, uapi::MemDestroy, handles::destroy),
+        0x45 => handler!(MemSync, words::MEM_SYNC, uapi::MemSync, sync::sync),
+        0x00 => handler!(Version, words::DRM_VERSION, drm::Version, core::version),
+        0x09 => handler!(GemClose, words::GEM_CLOSE, drm::GemClose, handles::gem_close),
+        0x0c => handler!(GetCap, core::GET_CAP, core::Cap, core::get_cap),
+        0x2d => {
+            handler!(PrimeHandleToFd, words::PRIME_HANDLE_TO_FD, drm::PrimeHandle, prime::export)
+        }
+        0x2e => {
+            handler!(PrimeFdToHandle, words::PRIME_FD_TO_HANDLE, drm::PrimeHandle, prime::import)
+        }
+        0xb2 if node == Node::Card => {
+            handler!(CreateDumb, core::CREATE_DUMB, core::Dumb, core::create_dumb)
+        }
+        0xb3 if node == Node::Card => {
+            handler!(MemMap, core::MAP_DUMB, uapi::MemMap, mmap::map_offset)
+        }
+        0xb4 if node == Node::Card => {
+            handler!(GemClose, core::DESTROY_DUMB, core::DumbHandle, core::destroy_dumb)
+        }
+        _ => return Err(core::refusal(nr, node)),
+    })
+}

@@ -1,0 +1,187 @@
+//! PRIME: dma-bufs out and in.
+//!
+//! A dma-buf here is a descriptor of the buffer's memory file, known again by its inode.
+
+use crate::calls::create::add_handle;
+use crate::iova::PAGE;
+use crate::kernel::{Call, cpu};
+use crate::memory::Backing;
+use crate::object::{Object, Path};
+use rknpu_sys::drm::PrimeHandle;
+use rknpu_sys::flags::MemFlags;
+use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use rustix::fs::{Mode, OFlags, fstat, open};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Whether flags may be given to PRIME_HANDLE_TO_FD.
+fn is_prime_flag(flags: u32) -> bool {
+    flags & !(OFlags::CLOEXEC | OFlags::RDWR).bits() == 0
+}
+
+/// A dma-buf.
+#[derive(Debug)]
+struct DmaBuf {
+    backing: Arc<Backing>,
+    /// The object that it exports, which it holds; `None` for another driver's.
+    object: Option<u64>,
+    descriptors: Vec<RawFd>,
+}
+
+/// All dma-bufs, by inode.
+#[derive(Debug, Default)]
+pub(crate) struct DmaBufs {
+    bufs: HashMap<u64, DmaBuf>,
+}
+
+impl DmaBufs {
+    /// Makes another driver's dma-buf known, and opens it.
+    pub(crate) fn add_foreign(&mut self, backing: Arc<Backing>) -> Result<OwnedFd, Errno> {
+        let fd = rustix::io::fcntl_dupfd_cloexec(backing.file(), 0)?;
+        let inode = backing.inode();
+        self.bufs.insert(inode, DmaBuf { backing, object: None, descriptors: Vec::new() });
+        Ok(fd)
+    }
+
+    /// Forgets a descriptor: whether it was one, and the object that went with the last one.
+    pub(crate) fn closed(&mut self, fd: RawFd) -> (bool, Option<u64>) {
+        let found = self.bufs.iter_mut().find(|(_, buf)| buf.descriptors.contains(&fd));
+        let Some((&inode, buf)) = found else { return (false, None) };
+        buf.descriptors.retain(|&known| known != fd);
+        let object = buf.object.filter(|_| buf.descriptors.is_empty());
+        if object.is_some() {
+            self.bufs.remove(&inode);
+        }
+        (true, object)
+    }
+
+    /// Notes a duplicate of a descriptor.
+    pub(crate) fn duplicated(&mut self, from: RawFd, to: RawFd) {
+        if let Some(buf) = self.bufs.values_mut().find(|buf| buf.descriptors.contains(&from)) {
+            buf.descriptors.push(to);
+        }
+    }
+}
+
+/// PRIME_HANDLE_TO_FD.
+pub(crate) fn export(call: &mut Call<'_>, file: u32, args: &mut PrimeHandle) -> Result<(), Errno> {
+    if !is_prime_flag(args.flags) {
+        return Err(Errno::INVAL);
+    }
+    let open = call.files.get(file).ok_or(Errno::BADF)?;
+    let address = open.handles.get(args.handle).ok_or(Errno::NOENT)?;
+    let object = call.objects.get(address).ok_or(Errno::NOENT)?;
+    let backing = object.backing.clone().ok_or(Errno::INVAL)?;
+    let imported = matches!(object.path, Path::Imported { .. });
+    let fd = descriptor(&backing, args.flags)?;
+    let inode = backing.inode();
+    if let Some(buf) = call.dma_bufs.bufs.get_mut(&inode) {
+        buf.descriptors.push(fd);
+    } else if !imported {
+        let buf = DmaBuf { backing, object: Some(address), descriptors: vec![fd] };
+        call.dma_bufs.bufs.insert(inode, buf);
+        if let Some(object) = call.objects.get_mut(address) {
+            object.refs += 1;
+        }
+    }
+    if let Some(open) = call.files.get_mut(file) {
+        open.primes.insert(inode, args.handle);
+    }
+    args.fd = fd;
+    Ok(())
+}
+
+/// A new descriptor of a buffer's file, which the program will close.
+fn descriptor(backing: &Backing, flags: u32) -> Result<RawFd, Errno> {
+    let flags = OFlags::from_bits_retain(flags);
+    let access = if flags.contains(OFlags::RDWR) { OFlags::RDWR } else { OFlags::RDONLY };
+    let path = format!("/proc/self/fd/{}", backing.file().as_raw_fd());
+    let fd = open(path, access | (flags & OFlags::CLOEXEC), Mode::empty())?;
+    let raw = fd.as_raw_fd();
+    std::mem::forget(fd);
+    Ok(raw)
+}
+
+/// PRIME_FD_TO_HANDLE.
+pub(crate) fn import(call: &mut Call<'_>, file: u32, args: &mut PrimeHandle) -> Result<(), Errno> {
+    let inode = inode_of(args.fd)?;
+    let open = call.files.get(file).ok_or(Errno::BADF)?;
+    if let Some(&handle) = open.primes.get(&inode) {
+        args.handle = handle;
+        return Ok(());
+    }
+    let buf = call.dma_bufs.bufs.get(&inode).ok_or(Errno::INVAL)?;
+    let address = match buf.object {
+        Some(address) => {
+            let object = call.objects.get_mut(address).ok_or(Errno::INVAL)?;
+            object.refs += 1;
+            address
+        }
+        None => {
+            let backing = buf.backing.clone();
+            let object = attach(call, backing)?;
+            call.objects.add(object)
+        }
+    };
+    args.handle = add_handle(call, file, address)?;
+    if let Some(open) = call.files.get_mut(file) {
+        open.primes.insert(inode, args.handle);
+    }
+    Ok(())
+}
+
+/// The inode of a descriptor that the program gave.
+pub(crate) fn inode_of(fd: RawFd) -> Result<u64, Errno> {
+    if fd < 0 {
+        return Err(Errno::BADF);
+    }
+    // A path goes through the kernel's checks, where a borrowed descriptor would have to be open.
+    let path = format!("/proc/self/fd/{fd}");
+    let stat = rustix::fs::stat(path).map_err(|_| Errno::BADF)?;
+    Ok(stat.st_ino)
+}
+
+/// Maps another driver's buffer into whatever domain is live; it will record domain 0.
+fn attach(call: &mut Call<'_>, backing: Arc<Backing>) -> Result<Object, Errno> {
+    let size = (backing.len() as u64).next_multiple_of(PAGE);
+    let config = call.config();
+    let mapped_in = if crate::domain::real(config) { call.domains.current } else { 0 };
+    let iova = if config.iommu {
+        let domain = call.domains.of(mapped_in).ok_or(Errno::INVAL)?;
+        let iova = domain.space.alloc_aligned(size, cpu()).ok_or(Errno::NOMEM)?;
+        domain.map.map(iova, &backing);
+        iova
+    } else {
+        let (at, _) = call.physical.take(size).ok_or(Errno::NOMEM)?;
+        if let Some(domain) = call.domains.of(0) {
+            domain.map.map(at, &backing);
+        }
+        at
+    };
+    call.memory += size;
+    Ok(Object {
+        flags: MemFlags::NON_CONTIGUOUS.bits(),
+        size,
+        sram_size: 0,
+        domain: 0,
+        iova,
+        path: Path::Imported { mapped_in },
+        backing: Some(backing),
+        kernel_map: false,
+        refs: 1,
+        handles: 0,
+        mappings: 0,
+        offset: None,
+    })
+}
+
+/// A descriptor that the caller vouches for.
+pub(crate) fn backing_of(fd: BorrowedFd<'_>, len: usize) -> Result<Backing, Errno> {
+    let file = rustix::io::fcntl_dupfd_cloexec(fd, 0)?;
+    let size = fstat(&file)?.st_size;
+    if u64::try_from(size).unwrap_or(0) < len as u64 {
+        return Err(Errno::INVAL);
+    }
+    Backing::of_file(file, len, false, false)
+}

@@ -1,0 +1,114 @@
+//! Faults that the environment can be made to have.
+
+use crate::engine::Outcome;
+use crate::report::CallKind;
+use rustix::io::Errno;
+
+/// A fault, armed with [`crate::Machine::inject`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The call of this kind after `after` others fails with this errno, having done nothing; `times`
+    /// in a row.
+    Call {
+        /// Which call.
+        kind: CallKind,
+        /// Calls of the kind that still go through first.
+        after: u32,
+        /// How many then fail.
+        times: u32,
+        /// The errno.
+        errno: Errno,
+    },
+    /// A core's work never ends.
+    Hang {
+        /// Core, or any.
+        core: Option<usize>,
+        /// Starts that still go well first.
+        after: u32,
+        /// How many then hang.
+        times: u32,
+    },
+    /// The reset lines fail: the next soft reset returns this errno and leaves its flag set.
+    ResetLines(Errno),
+    /// The next switch of domain fails to attach.
+    Attach(Errno),
+    /// The next sync file cannot be made.
+    FenceFile(Errno),
+}
+
+/// Faults armed.
+#[derive(Debug, Default)]
+pub(crate) struct Faults {
+    armed: Vec<Fault>,
+}
+
+impl Faults {
+    pub(crate) fn arm(&mut self, fault: Fault) {
+        self.armed.push(fault);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.armed.clear();
+    }
+
+    /// The errno that a call fails with, if one is due.
+    pub(crate) fn call(&mut self, of: CallKind) -> Option<Errno> {
+        let at =
+            self.armed.iter().position(|f| matches!(f, Fault::Call { kind, .. } if *kind == of))?;
+        let Fault::Call { after, times, errno, .. } = &mut self.armed[at] else { return None };
+        if *after > 0 {
+            *after -= 1;
+            return None;
+        }
+        let errno = *errno;
+        *times = times.saturating_sub(1);
+        if *times == 0 {
+            self.armed.remove(at);
+        }
+        Some(errno)
+    }
+
+    /// What becomes of a core's outcome.
+    pub(crate) fn outcome(&mut self, on: usize, outcome: Outcome) -> Outcome {
+        let hangs =
+            |f: &Fault| matches!(f, Fault::Hang { core, .. } if core.is_none_or(|c| c == on));
+        let Some(at) = self.armed.iter().position(hangs) else { return outcome };
+        let Fault::Hang { after, times, .. } = &mut self.armed[at] else { return outcome };
+        if *after > 0 {
+            *after -= 1;
+            return outcome;
+        }
+        *times = times.saturating_sub(1);
+        if *times == 0 {
+            self.armed.remove(at);
+        }
+        Outcome::Hang { task_counter: 0 }
+    }
+
+    pub(crate) fn reset(&mut self) -> Option<Errno> {
+        self.once(|fault| match fault {
+            Fault::ResetLines(errno) => Some(*errno),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn attach(&mut self) -> Option<Errno> {
+        self.once(|fault| match fault {
+            Fault::Attach(errno) => Some(*errno),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn fence_file(&mut self) -> Option<Errno> {
+        self.once(|fault| match fault {
+            Fault::FenceFile(errno) => Some(*errno),
+            _ => None,
+        })
+    }
+
+    fn once(&mut self, pick: impl Fn(&Fault) -> Option<Errno>) -> Option<Errno> {
+        let at = self.armed.iter().position(|fault| pick(fault).is_some())?;
+        pick(&self.armed.remove(at))
+    }
+}

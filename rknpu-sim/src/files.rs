@@ -1,0 +1,112 @@
+//! Open files and their handles.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+/// Which node was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Node {
+    /// `cardN`: also CREATE_DUMB.
+    Card,
+    /// `renderDN`.
+    #[default]
+    Render,
+}
+
+/// Handles of one file: from 1, the lowest free one first.
+#[derive(Debug, Default)]
+pub(crate) struct Handles {
+    objects: Vec<Option<u64>>,
+    free: BinaryHeap<Reverse<usize>>,
+    len: usize,
+}
+
+impl Handles {
+    pub(crate) fn add(&mut self, object: u64) -> u32 {
+        self.len += 1;
+        let slot = match self.free.pop() {
+            Some(Reverse(slot)) => {
+                self.objects[slot] = Some(object);
+                slot
+            }
+            None => {
+                self.objects.push(Some(object));
+                self.objects.len() - 1
+            }
+        };
+        u32::try_from(slot + 1).unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn get(&self, handle: u32) -> Option<u64> {
+        let slot = (handle as usize).checked_sub(1)?;
+        self.objects.get(slot).copied().flatten()
+    }
+
+    pub(crate) fn remove(&mut self, handle: u32) -> Option<u64> {
+        let slot = (handle as usize).checked_sub(1)?;
+        let object = self.objects.get_mut(slot)?.take()?;
+        self.free.push(Reverse(slot));
+        self.len -= 1;
+        Some(object)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Handles and their objects, lowest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, u64)> {
+        let all = self.objects.iter().enumerate();
+        all.filter_map(|(slot, object)| Some((u32::try_from(slot + 1).ok()?, (*object)?)))
+    }
+
+    pub(crate) fn holds(&self, object: u64) -> bool {
+        self.objects.contains(&Some(object))
+    }
+}
+
+/// One open file.
+#[derive(Debug, Default)]
+pub(crate) struct OpenFile {
+    pub(crate) node: Node,
+    pub(crate) handles: Handles,
+    /// dma-bufs by inode, and the handle each has in this file.
+    pub(crate) primes: HashMap<u64, u32>,
+    /// The descriptor and every mapping hold the file.
+    pub(crate) refs: u32,
+}
+
+/// All open files.
+#[derive(Debug, Default)]
+pub(crate) struct Files {
+    open: HashMap<u32, OpenFile>,
+    next: u32,
+}
+
+impl Files {
+    pub(crate) fn open(&mut self, node: Node) -> u32 {
+        self.next += 1;
+        let file = OpenFile { node, refs: 1, ..OpenFile::default() };
+        self.open.insert(self.next, file);
+        self.next
+    }
+
+    pub(crate) fn get(&self, id: u32) -> Option<&OpenFile> {
+        self.open.get(&id)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut OpenFile> {
+        self.open.get_mut(&id)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &OpenFile> {
+        self.open.values()
+    }
+
+    /// Drops one reference; the file itself when it was the last.
+    pub(crate) fn put(&mut self, id: u32) -> Option<OpenFile> {
+        let file = self.open.get_mut(&id)?;
+        file.refs = file.refs.saturating_sub(1);
+        if file.refs == 0 { self.open.remove(&id) } else { None }
+    }
+}

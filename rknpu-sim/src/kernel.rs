@@ -1,0 +1,497 @@
+//! The one lock of the driver model, waiting, and time.
+//!
+//! Every call enters the kernel, which takes the lock, and leaves it when it waits, when an engine
+//! runs, and while memory is copied. On the virtual clock nothing takes time but waits: when every
+//! thread inside waits and no engine runs, the clock jumps to whatever is due first.
+
+use crate::config::{Clock, Config};
+use crate::engine::{Outcome, Run, Start};
+use crate::job::Hardware;
+use crate::state::{SpaceMap, State};
+use std::cell::Cell;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Nanoseconds of a millisecond.
+pub(crate) const MS: u64 = 1_000_000;
+/// Threads that run engines when no caller can: one per core.
+const WORKERS: usize = 3;
+
+thread_local! {
+    /// The machine whose time this thread holds even outside calls; 0 for none.
+    static ACTOR: Cell<u64> = const { Cell::new(0) };
+    /// The CPU that the thread's calls count as coming from.
+    static CPU: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Sets the CPU that this thread's calls count as coming from: freed addresses are kept per CPU.
+pub(crate) fn set_cpu(cpu: usize) {
+    CPU.set(cpu);
+}
+
+/// The CPU of the calling thread.
+pub(crate) fn cpu() -> usize {
+    CPU.get()
+}
+
+/// What a thread waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Channel {
+    /// A core's jobs: done, or a reset.
+    Job(usize),
+    /// The domain count or the current domain.
+    Domain,
+    /// A fence.
+    Fence,
+    /// Only its deadline.
+    Sleep,
+}
+
+/// What is due at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Event {
+    /// A core raises its interrupt, unless it was reset since.
+    Interrupt {
+        /// Core.
+        core: usize,
+        /// The start that it belongs to.
+        generation: u64,
+        /// Interrupt bits.
+        status: u32,
+    },
+}
+
+/// An engine's run that has not begun.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(crate) start: Start,
+    pub(crate) generation: u64,
+    pub(crate) map: Arc<SpaceMap>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    id: u64,
+    channel: Channel,
+    deadline: Option<u64>,
+    /// Set by whoever wakes it: whether its channel, not its deadline, did.
+    woken: Option<bool>,
+}
+
+/// Time, and who waits for what.
+#[derive(Debug)]
+pub(crate) struct Time {
+    now: u64,
+    serial: u64,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    pub(crate) pending: VecDeque<Pending>,
+    waiters: Vec<Waiter>,
+    /// Threads that are inside (or are actors) and do not wait.
+    active: usize,
+    /// Engines running.
+    engines: usize,
+    /// Threads asleep on the condition variable.
+    asleep: usize,
+    workers: usize,
+    idle_workers: usize,
+    stopping: bool,
+}
+
+impl Time {
+    pub(crate) fn new() -> Time {
+        Time {
+            now: 0,
+            serial: 0,
+            events: BinaryHeap::new(),
+            pending: VecDeque::new(),
+            waiters: Vec::new(),
+            active: 0,
+            engines: 0,
+            asleep: 0,
+            workers: 0,
+            idle_workers: 0,
+            stopping: false,
+        }
+    }
+
+    /// Nanoseconds since the machine was made.
+    pub(crate) fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// Puts an event on the calendar.
+    pub(crate) fn at(&mut self, when: u64, event: Event) {
+        self.serial += 1;
+        self.events.push(Reverse((when, self.serial, event)));
+    }
+
+    /// Wakes everybody who waits on a channel.
+    pub(crate) fn wake(&mut self, channel: Channel) {
+        let mut woken = 0;
+        for waiter in &mut self.waiters {
+            if waiter.channel == channel && waiter.woken.is_none() {
+                waiter.woken = Some(true);
+                woken += 1;
+            }
+        }
+        self.active += woken;
+    }
+
+    fn next_event(&self) -> Option<u64> {
+        self.events.peek().map(|Reverse((when, ..))| *when)
+    }
+
+    fn next_deadline(&self) -> Option<(u64, usize)> {
+        let waiting = self.waiters.iter().enumerate().filter(|(_, w)| w.woken.is_none());
+        waiting.filter_map(|(at, w)| w.deadline.map(|when| (when, at))).min()
+    }
+
+    fn expire(&mut self, at: usize) {
+        self.waiters[at].woken = Some(false);
+        self.active += 1;
+    }
+}
+
+/// The driver model's shared part.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    pub(crate) config: Config,
+    state: Mutex<State>,
+    wake: Condvar,
+    work: Condvar,
+    id: u64,
+    born: Instant,
+}
+
+impl Kernel {
+    pub(crate) fn new(config: Config) -> Arc<Kernel> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let state = Mutex::new(State::new(&config));
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let (wake, work) = (Condvar::new(), Condvar::new());
+        Arc::new(Kernel { config, state, wake, work, id, born: Instant::now() })
+    }
+
+    /// Enters the kernel: until the value is dropped or waits, time stands still.
+    pub(crate) fn enter(self: &Arc<Kernel>) -> Call<'_> {
+        let mut state = self.lock();
+        self.tick(&mut state);
+        let counted = ACTOR.get() != self.id;
+        if counted {
+            state.time.active += 1;
+        }
+        Call { kernel: self, state: Some(state), counted }
+    }
+
+    /// Makes this thread hold the clock even between its calls, until the value is dropped.
+    pub(crate) fn act(self: &Arc<Kernel>) -> Actor {
+        let mut state = self.lock();
+        let nested = ACTOR.replace(self.id) == self.id;
+        if !nested {
+            state.time.active += 1;
+        }
+        Actor { kernel: self.clone(), nested }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// On the real clock, reads it.
+    fn tick(&self, state: &mut State) {
+        if self.config.clock == Clock::Real {
+            let now = u64::try_from(self.born.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            state.time.now = state.time.now.max(now);
+        }
+    }
+
+    /// Lets the next thing happen if nothing that runs could still happen before it.
+    fn advance(&self, state: &mut State) -> bool {
+        self.tick(state);
+        let time = &state.time;
+        let event = time.next_event();
+        let deadline = time.next_deadline();
+        let ready = match self.config.clock {
+            Clock::Virtual => time.active == 0 && time.engines == 0 && time.pending.is_empty(),
+            Clock::Real => {
+                let first = [event, deadline.map(|(when, _)| when)].into_iter().flatten().min();
+                first.is_some_and(|when| when <= time.now)
+            }
+        };
+        if !ready {
+            return false;
+        }
+        match (event, deadline) {
+            // What the hardware does at an instant comes before what a thread does at it.
+            (Some(when), late) if late.is_none_or(|(late, _)| when <= late) => {
+                self.fire(state, when);
+            }
+            (_, Some((when, at))) => {
+                state.time.now = state.time.now.max(when);
+                state.time.expire(at);
+            }
+            _ => return false,
+        }
+        self.notify(state);
+        true
+    }
+
+    fn fire(&self, state: &mut State, when: u64) {
+        state.time.now = state.time.now.max(when);
+        if let Some(Reverse((_, _, event))) = state.time.events.pop() {
+            match event {
+                Event::Interrupt { core, generation, status } => {
+                    state.interrupt(&self.config, core, generation, status);
+                }
+            }
+        }
+    }
+
+    fn notify(&self, state: &State) {
+        if state.time.asleep > 0 {
+            self.wake.notify_all();
+        }
+    }
+
+    /// Runs an engine outside the lock and books how its work ends.
+    fn run<'k>(&'k self, mut state: MutexGuard<'k, State>, job: Pending) -> MutexGuard<'k, State> {
+        state.time.engines += 1;
+        let began = state.time.now;
+        drop(state);
+        let Pending { start, generation, map } = job;
+        let (run, touched) = map.run(self.config.engine.as_ref(), &start);
+        let mut state = self.lock();
+        self.tick(&mut state);
+        state.time.engines -= 1;
+        state.touched(start.core, generation, touched);
+        self.finish(&mut state, start, generation, began, run);
+        self.notify(&state);
+        state
+    }
+
+    fn finish(&self, state: &mut State, start: Start, generation: u64, began: u64, run: Run) {
+        for finding in run.findings {
+            state.report.finding(start.core, finding);
+        }
+        let core = &mut state.cores[start.core];
+        if core.generation != generation {
+            return;
+        }
+        let outcome = state.faults.outcome(start.core, run.outcome);
+        match outcome {
+            Outcome::Done { int_status, tasks_done, busy_ns } => {
+                core.hardware = Hardware::Running { tasks: tasks_done };
+                let when = began.saturating_add(busy_ns);
+                let event = Event::Interrupt { core: start.core, generation, status: int_status };
+                state.time.at(when, event);
+            }
+            Outcome::Hang { task_counter } => {
+                core.hardware = Hardware::Hung { tasks: task_counter };
+            }
+        }
+    }
+
+    /// Called when a thread leaves: what waits must not wait for it any longer.
+    fn leave(self: &Arc<Kernel>, state: &mut State) {
+        while self.advance(state) {}
+        if !state.time.pending.is_empty() || self.idle_events(state) {
+            self.need_worker(state);
+        }
+        self.notify(state);
+    }
+
+    /// Whether something is due that no thread inside waits for.
+    fn idle_events(&self, state: &State) -> bool {
+        let time = &state.time;
+        let quiet = time.active == 0 && time.waiters.is_empty();
+        (quiet || self.config.clock == Clock::Real) && !time.events.is_empty()
+    }
+
+    fn need_worker(self: &Arc<Kernel>, state: &mut State) {
+        if state.time.idle_workers > 0 {
+            self.work.notify_one();
+        } else if state.time.workers < WORKERS {
+            let kernel = Arc::downgrade(self);
+            let spawned = std::thread::Builder::new().name("rknpu-sim".into()).spawn(move || {
+                if let Some(kernel) = kernel.upgrade() {
+                    kernel.work();
+                }
+            });
+            // Without a worker the run waits for the next thread that waits inside.
+            if spawned.is_ok() {
+                state.time.workers += 1;
+            }
+        }
+    }
+
+    /// A worker: runs what no caller runs, and lets events come due that nobody waits for. It ends
+    /// when there is nothing to do, so that it does not keep the machine alive.
+    fn work(self: &Arc<Kernel>) {
+        let mut state = self.lock();
+        loop {
+            if state.time.stopping {
+                break;
+            }
+            if let Some(job) = state.time.pending.pop_front() {
+                state = self.run(state, job);
+                continue;
+            }
+            self.tick(&mut state);
+            if self.config.clock == Clock::Real && self.advance(&mut state) {
+                continue;
+            }
+            let wait = if self.idle_events(&state) {
+                let due = state.time.next_event().unwrap_or(0);
+                Duration::from_nanos(due.saturating_sub(state.time.now))
+            } else {
+                Duration::from_millis(100)
+            };
+            state.time.idle_workers += 1;
+            let waited = self.work.wait_timeout(state, wait);
+            let (guard, out) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = guard;
+            state.time.idle_workers -= 1;
+            if out.timed_out() && state.time.pending.is_empty() {
+                if self.idle_events(&state) {
+                    self.advance(&mut state);
+                } else if wait == Duration::from_millis(100) {
+                    break;
+                }
+            }
+        }
+        state.time.workers -= 1;
+    }
+
+    /// Ends the workers; the machine is going away.
+    pub(crate) fn stop(&self) {
+        self.lock().time.stopping = true;
+        self.work.notify_all();
+    }
+}
+
+/// A thread inside the kernel, holding its lock.
+#[derive(Debug)]
+pub(crate) struct Call<'k> {
+    kernel: &'k Arc<Kernel>,
+    /// `None` only while the lock is given up inside a function of this type.
+    state: Option<MutexGuard<'k, State>>,
+    counted: bool,
+}
+
+impl<'k> Call<'k> {
+    pub(crate) fn config(&self) -> &'k Config {
+        &self.kernel.config
+    }
+
+    /// Waits for a channel or a deadline, and says whether it was the channel. Meanwhile it runs
+    /// engines that nobody else runs.
+    pub(crate) fn wait(&mut self, channel: Channel, deadline: Option<u64>) -> bool {
+        let kernel = self.kernel;
+        let Some(mut state) = self.state.take() else { return false };
+        let id = state.time.serial + 1;
+        state.time.serial = id;
+        state.time.waiters.push(Waiter { id, channel, deadline, woken: None });
+        state.time.active -= 1;
+        if state.time.pending.len() > 1 {
+            kernel.need_worker(&mut state);
+        }
+        let signalled = loop {
+            let at = state.time.waiters.iter().position(|w| w.id == id && w.woken.is_some());
+            if let Some(at) = at {
+                break state.time.waiters.swap_remove(at).woken == Some(true);
+            }
+            if let Some(job) = state.time.pending.pop_front() {
+                state = kernel.run(state, job);
+                continue;
+            }
+            if kernel.advance(&mut state) {
+                continue;
+            }
+            state.time.asleep += 1;
+            state = match kernel.sleep_for(&state) {
+                Some(time) => {
+                    let waited = kernel.wake.wait_timeout(state, time);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => kernel.wake.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+            state.time.asleep -= 1;
+        };
+        self.state = Some(state);
+        signalled
+    }
+
+    /// Sleeps, uninterruptibly.
+    pub(crate) fn sleep(&mut self, ns: u64) {
+        let until = self.time.now().saturating_add(ns);
+        self.wait(Channel::Sleep, Some(until));
+    }
+
+    /// Gives up the lock for the length of `f`; time still stands still.
+    pub(crate) fn unlocked<T>(&mut self, f: impl FnOnce() -> T) -> T {
+        self.state = None;
+        let value = f();
+        self.state = Some(self.kernel.lock());
+        value
+    }
+}
+
+impl Kernel {
+    /// How long a waiting thread may sleep before it must look at the clock again.
+    fn sleep_for(&self, state: &State) -> Option<Duration> {
+        if self.config.clock == Clock::Virtual {
+            return None;
+        }
+        let time = &state.time;
+        let deadline = time.next_deadline().map(|(when, _)| when);
+        let next = [time.next_event(), deadline].into_iter().flatten().min();
+        next.map(|when| Duration::from_nanos(when.saturating_sub(time.now)))
+    }
+}
+
+impl Deref for Call<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        // Present outside the functions above, which put it back before they return.
+        self.state.as_ref().expect("the lock is held")
+    }
+}
+
+impl DerefMut for Call<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        self.state.as_mut().expect("the lock is held")
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        let Some(state) = self.state.as_mut() else { return };
+        if self.counted {
+            state.time.active -= 1;
+        }
+        self.kernel.leave(state);
+    }
+}
+
+/// A thread that holds the clock between its calls.
+#[derive(Debug)]
+pub(crate) struct Actor {
+    kernel: Arc<Kernel>,
+    nested: bool,
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        if !self.nested {
+            ACTOR.set(0);
+            let mut state = self.kernel.lock();
+            state.time.active -= 1;
+            self.kernel.leave(&mut state);
+        }
+    }
+}

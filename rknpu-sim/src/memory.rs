@@ -1,0 +1,346 @@
+//! A buffer's bytes: what the CPU sees, and what the device sees.
+//!
+//! The CPU's view is a memory file, mapped here and by whoever maps the buffer. In fast mode the
+//! device reads and writes the same bytes. In strict mode a CACHEABLE buffer has two more copies:
+//! what is in memory (the device's view), and what the CPU's cache held when the two last agreed, so
+//! that a line is dirty exactly when the CPU's view differs from the latter. Nothing is touched
+//! before it is used: a reservation of 4 GiB costs address space only.
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A cache line.
+pub(crate) const LINE: usize = 64;
+/// What memory that nobody cleaned is filled with.
+pub(crate) const POISON: u8 = 0xA5;
+const PAGE: usize = 4096;
+
+/// A mapping, unmapped when dropped.
+#[derive(Debug)]
+struct Map {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping is plain memory owned by this value; every access goes through the functions
+// of `Backing`, which state what they need.
+unsafe impl Send for Map {}
+// SAFETY: as above.
+unsafe impl Sync for Map {}
+
+impl Map {
+    fn of_file(fd: impl AsFd, len: usize) -> rustix::io::Result<Map> {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY: no address is asked for, so no existing mapping is replaced; the file is `len`
+        // bytes long.
+        let base = unsafe { mmap(std::ptr::null_mut(), len, prot, flags, fd, 0) }?;
+        Map::at(base, len)
+    }
+
+    fn anonymous(len: usize) -> rustix::io::Result<Map> {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: no address is asked for, so no existing mapping is replaced.
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), len, prot, flags) }?;
+        Map::at(base, len)
+    }
+
+    fn at(base: *mut c_void, len: usize) -> rustix::io::Result<Map> {
+        let base = NonNull::new(base.cast()).ok_or(rustix::io::Errno::NOMEM)?;
+        Ok(Map { base, len })
+    }
+
+    /// # Safety
+    /// Nobody writes to the range while the slice lives.
+    unsafe fn bytes(&self, at: usize, len: usize) -> &[u8] {
+        assert!(at <= self.len && len <= self.len - at, "range outside the mapping");
+        // SAFETY: the range lies in the mapping, which lives as long as `self`; the rest is the
+        // caller's promise.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(at), len) }
+    }
+
+    fn copy_out(&self, at: usize, out: &mut [u8]) {
+        assert!(at <= self.len && out.len() <= self.len - at, "range outside the mapping");
+        // SAFETY: the range lies in the mapping, `out` is a distinct exclusive slice.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.base.as_ptr().add(at), out.as_mut_ptr(), out.len());
+        }
+    }
+
+    fn copy_in(&self, at: usize, bytes: &[u8]) {
+        assert!(at <= self.len && bytes.len() <= self.len - at, "range outside the mapping");
+        // SAFETY: the range lies in the mapping; `bytes` cannot overlap it, since slices of the
+        // mapping are only given out where nothing writes to it meanwhile.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr().add(at), bytes.len());
+        }
+    }
+
+    fn fill(&self, at: usize, len: usize, byte: u8) {
+        assert!(at <= self.len && len <= self.len - at, "range outside the mapping");
+        // SAFETY: the range lies in the mapping.
+        unsafe { std::ptr::write_bytes(self.base.as_ptr().add(at), byte, len) }
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: base and length are those of a mapping that nobody else unmaps, and no slice of
+        // it outlives the value. A failure leaves address space behind, nothing worse.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// The two further copies of strict mode.
+#[derive(Debug)]
+struct Split {
+    device: Map,
+    /// What the CPU's view was when both agreed last.
+    clean: Map,
+    /// One bit per page whose two copies still have to be filled with [`POISON`].
+    poison: Mutex<Vec<u64>>,
+}
+
+/// What a sync found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Synced {
+    /// Dirty bytes that an invalidation threw away.
+    pub discarded: u64,
+}
+
+/// A buffer's memory.
+#[derive(Debug)]
+pub(crate) struct Backing {
+    cpu: Map,
+    split: Option<Split>,
+    file: OwnedFd,
+    inode: u64,
+    /// The device wrote, and no FROM_DEVICE sync followed.
+    device_wrote: AtomicBool,
+    /// CPU writes may sit in the cache: CACHEABLE, mapped, and never cleaned.
+    unclean: AtomicBool,
+}
+
+impl Backing {
+    /// Reserves `len` bytes, which is not 0. `split` asks for the device's own view, `poisoned` for
+    /// one that nobody has cleaned yet.
+    pub(crate) fn new(len: usize, split: bool, poisoned: bool) -> rustix::io::Result<Backing> {
+        let file = memfd_create("rknpu-sim", MemfdFlags::CLOEXEC)?;
+        ftruncate(&file, len as u64)?;
+        Backing::of_file(file, len, split, poisoned)
+    }
+
+    /// Memory of a file made elsewhere.
+    pub(crate) fn of_file(
+        file: OwnedFd,
+        len: usize,
+        split: bool,
+        poisoned: bool,
+    ) -> rustix::io::Result<Backing> {
+        let inode = fstat(&file)?.st_ino;
+        let cpu = Map::of_file(&file, len)?;
+        let split = if split {
+            let pages = len.div_ceil(PAGE);
+            let bits = if poisoned { vec![!0; pages.div_ceil(64)] } else { Vec::new() };
+            let (device, clean) = (Map::anonymous(len)?, Map::anonymous(len)?);
+            Some(Split { device, clean, poison: Mutex::new(bits) })
+        } else {
+            None
+        };
+        let (device_wrote, unclean) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Backing { cpu, split, file, inode, device_wrote, unclean })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.cpu.len
+    }
+
+    /// The file behind the CPU's view.
+    pub(crate) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// The file's inode, by which a descriptor of it is known again.
+    pub(crate) fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    /// The device's view of a range, which lies in the buffer.
+    ///
+    /// The slice is of memory that the simulated program may write to at any time, exactly as the
+    /// NPU's reads may meet the CPU's writes on a board: a program that does so reads either value.
+    pub(crate) fn device(&self, at: usize, len: usize) -> &[u8] {
+        let view = match &self.split {
+            Some(split) => {
+                split.fill_poison(at, len);
+                &split.device
+            }
+            None => &self.cpu,
+        };
+        // SAFETY: in strict mode the device's view is written by syncs and by device writes only,
+        // in fast mode also by the program under simulation. Neither happens between threads that
+        // keep the driver's rules (no access to a buffer while a job uses it); one that breaks them
+        // gets torn bytes, which is what the hardware gives it.
+        unsafe { view.bytes(at, len) }
+    }
+
+    /// Writes into the device's view.
+    pub(crate) fn device_write(&self, at: usize, bytes: &[u8]) {
+        self.device_wrote.store(true, Ordering::Relaxed);
+        match &self.split {
+            Some(split) => {
+                split.fill_poison(at, bytes.len());
+                split.device.copy_in(at, bytes);
+            }
+            None => self.cpu.copy_in(at, bytes),
+        }
+    }
+
+    /// Reads through the CPU's view, as the kernel does with a task array.
+    pub(crate) fn cpu_read(&self, at: usize, out: &mut [u8]) {
+        self.cpu.copy_out(at, out);
+    }
+
+    /// Writes through the CPU's view.
+    pub(crate) fn cpu_write(&self, at: usize, bytes: &[u8]) {
+        self.cpu.copy_in(at, bytes);
+    }
+
+    /// Notes that a program has mapped a CACHEABLE buffer and may write to it.
+    pub(crate) fn mapped_cacheable(&self) {
+        self.unclean.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the device's writes were never fetched with FROM_DEVICE.
+    pub(crate) fn unfetched(&self) -> bool {
+        self.device_wrote.load(Ordering::Relaxed)
+    }
+
+    /// The first line of a range of which the CPU's view holds bytes that memory has not. In fast
+    /// mode only a buffer that was mapped and never cleaned counts, once.
+    pub(crate) fn stale(&self, at: usize, len: usize) -> Option<usize> {
+        let Some(split) = self.split.as_ref() else {
+            return self.unclean.swap(false, Ordering::Relaxed).then_some(at);
+        };
+        split.fill_poison(at, len);
+        let from = at / LINE * LINE;
+        let to = (at + len).next_multiple_of(LINE).min(self.len());
+        self.lines(from, to).find(|&line| self.is_dirty(split, line))
+    }
+
+    /// Cache maintenance over a range, which lies in the buffer: clean, invalidate, or first the one
+    /// and then the other. A partial line at an edge is written back before it is invalidated.
+    pub(crate) fn sync(&self, at: usize, len: usize, clean: bool, invalidate: bool) -> Synced {
+        let mut synced = Synced::default();
+        if clean {
+            self.unclean.store(false, Ordering::Relaxed);
+        }
+        if invalidate {
+            self.device_wrote.store(false, Ordering::Relaxed);
+        }
+        let Some(split) = self.split.as_ref().filter(|_| len > 0) else { return synced };
+        split.fill_poison(at, len);
+        let (from, to) = (at / LINE * LINE, (at + len).next_multiple_of(LINE).min(self.len()));
+        if clean && !invalidate {
+            self.clean_all(split, from, to);
+            return synced;
+        }
+        let mut line = [0; LINE];
+        for start in self.lines(from, to) {
+            let bytes = &mut line[..LINE.min(self.len() - start)];
+            let dirty = self.is_dirty(split, start);
+            let partial = start < at || start + bytes.len() > at + len;
+            if dirty && (clean || (invalidate && partial)) {
+                self.cpu.copy_out(start, bytes);
+                split.device.copy_in(start, bytes);
+                split.clean.copy_in(start, bytes);
+            } else if dirty && invalidate {
+                synced.discarded += bytes.len() as u64;
+            }
+            if invalidate {
+                split.device.copy_out(start, bytes);
+                self.cpu.copy_in(start, bytes);
+                split.clean.copy_in(start, bytes);
+            }
+        }
+        synced
+    }
+
+    /// Cleans whole lines, page by page where nothing or everything is dirty.
+    fn clean_all(&self, split: &Split, from: usize, to: usize) {
+        let mut bytes = [0; PAGE];
+        let mut start = from;
+        while start < to {
+            let len = (PAGE - start % PAGE).min(to - start);
+            // SAFETY: see `device`; the comparison may see torn bytes of a program that writes
+            // while it syncs.
+            let (now, then) =
+                unsafe { (self.cpu.bytes(start, len), split.clean.bytes(start, len)) };
+            if now != then {
+                for line in self.lines(start, start + len) {
+                    if self.is_dirty(split, line) {
+                        let bytes = &mut bytes[..LINE.min(self.len() - line)];
+                        self.cpu.copy_out(line, bytes);
+                        split.device.copy_in(line, bytes);
+                        split.clean.copy_in(line, bytes);
+                    }
+                }
+            }
+            start += len;
+        }
+    }
+
+    fn is_dirty(&self, split: &Split, line: usize) -> bool {
+        let len = LINE.min(self.len() - line);
+        // SAFETY: see `clean_all`.
+        unsafe { self.cpu.bytes(line, len) != split.clean.bytes(line, len) }
+    }
+
+    fn lines(&self, from: usize, to: usize) -> impl Iterator<Item = usize> + use<> {
+        (from..to).step_by(LINE)
+    }
+}
+
+impl Split {
+    fn poison(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.poison.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fills those pages of a range that are still to be poisoned.
+    fn fill_poison(&self, at: usize, len: usize) {
+        let mut bits = self.poison();
+        if bits.is_empty() || len == 0 {
+            return;
+        }
+        for page in at / PAGE..=(at + len - 1) / PAGE {
+            let bit = 1 << (page % 64);
+            if bits[page / 64] & bit != 0 {
+                bits[page / 64] &= !bit;
+                let len = PAGE.min(self.device.len - page * PAGE);
+                self.device.fill(page * PAGE, len, POISON);
+                self.clean.fill(page * PAGE, len, POISON);
+            }
+        }
+    }
+}
+
+/// A program's own mapping of a buffer.
+#[derive(Debug)]
+pub(crate) struct UserMap(Map);
+
+impl UserMap {
+    /// Maps the first `len` bytes of a buffer, shared.
+    pub(crate) fn new(backing: &Backing, len: usize) -> rustix::io::Result<UserMap> {
+        Map::of_file(backing.file(), len).map(UserMap)
+    }
+
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.0.base.as_ptr()
+    }
+}
