@@ -1,6 +1,7 @@
 //! What machine is simulated: driver version, kernel options, hardware, modes, faults.
 
 use crate::engine::Engine;
+use crate::npu::Npu;
 use std::fmt;
 use std::sync::Arc;
 
@@ -217,7 +218,7 @@ pub struct Config {
     pub reset_lines_ns: u64,
     /// Hardware figures.
     pub hardware: Hardware,
-    /// What executes jobs.
+    /// What executes jobs: the NPU model by default.
     pub engine: Arc<dyn Engine>,
 }
 
@@ -240,7 +241,7 @@ impl Default for Config {
             hz: 300,
             reset_lines_ns: 50_000,
             hardware: Hardware::default(),
-            engine: Arc::new(crate::undecoded::Undecoded),
+            engine: Arc::new(Npu::default()),
         }
     }
 }

@@ -6,7 +6,7 @@
 //! space lost) is done to the model instead, and reported.
 //!
 //! * [`config`] says which driver, which kernel options, which hardware, and how strict.
-//! * [`engine`] is the boundary to what executes jobs.
+//! * [`engine`] is the boundary to what executes jobs, [`npu`] the model that does by default.
 //! * [`report`] is what happened: calls, leaks, hazards, missing syncs.
 //! * [`fault`] makes the environment fail.
 //!
@@ -35,7 +35,6 @@ mod offsets;
 mod physical;
 mod sram;
 mod state;
-mod undecoded;
 mod user;
 
 pub use config::Config;
@@ -46,4 +45,3 @@ pub use files::Node;
 pub use job::CORES;
 pub use machine::{Acting, File, Machine, Mapping, Reservation, set_cpu};
 pub use report::{CallKind, Hazard, Report};
-pub use undecoded::Undecoded;
