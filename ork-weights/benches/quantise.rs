@@ -37,11 +37,22 @@ impl Case {
     fn new(kind: TensorType, side: u32) -> Case {
         let layout = Tier::Int8.layout(side, side).expect("a multiple of 32");
         let blocks = (side as usize).pow(2) / kind.block_elements();
-        // Small numbers in every half float a block may begin or end with.
-        let mut raw: Vec<u8> =
-            (0..blocks * kind.block_bytes()).map(|i| (i * 37 >> 2) as u8 & 0x2f).collect();
-        if kind == TensorType::Q6_K {
-            raw.iter_mut().enumerate().for_each(|(i, b)| *b ^= (i >> 4) as u8 & 0x0f);
+        let mut state = 1u64;
+        let mut noise = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 32) as u8
+        };
+        let mut raw: Vec<u8> = (0..blocks * kind.block_bytes()).map(|_| noise()).collect();
+        // Upper bytes of half floats get exponents of believable sizes.
+        let halves: &[usize] = match kind {
+            TensorType::Q4_K => &[1, 3],
+            TensorType::Q6_K => &[209],
+            _ => &[1],
+        };
+        for block in raw.chunks_exact_mut(kind.block_bytes()) {
+            halves.iter().for_each(|&at| block[at] = block[at] & 0x83 | 0x14);
         }
         let scales = vec![0.0; side as usize];
         Case { raw, kind, layout, tiled: vec![0; layout.bytes() as usize], scales }

@@ -2,6 +2,7 @@
 
 pub mod dequant;
 mod mapping;
+pub mod model;
 pub mod pack;
 pub mod quantise;
 mod simd;

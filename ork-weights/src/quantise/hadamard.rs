@@ -73,7 +73,8 @@ mod tests {
     /// By definition: entry (i, j) of the matrix is −1 to the number of ones in i & j.
     fn naive(row: &[f32]) -> Vec<f32> {
         let size = block_of(row.len() as u32) as usize;
-        let sign = |i: usize, j: usize| if (i & j).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+        let sign =
+            |i: usize, j: usize| if (i & j).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
         let value = |(at, _): (usize, &f32)| {
             let block = &row[at / size * size..][..size];
             let sum: f64 =

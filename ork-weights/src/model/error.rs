@@ -1,0 +1,118 @@
+//! Why a model cannot be opened or a weight of it quantised.
+
+use super::gguf::GgufError;
+use crate::quantise::QuantiseError;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Everything that can go wrong with a model.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// A call of the operating system failed.
+    #[error("{operation} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// Neither GGUF nor safetensors.
+    #[error("{} is no model: GGUF files, safetensors files and indexes of safetensors shards (.json) are read", path.display())]
+    UnknownFormat {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A GGUF header that is refused.
+    #[error("{}: {source}", path.display())]
+    Gguf {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: GgufError,
+    },
+    /// A safetensors header that is refused.
+    #[error("{}: {source}", path.display())]
+    Safetensors {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: safetensors::SafeTensorError,
+    },
+    /// An index of shards that is refused.
+    #[error("{}: {reason}", path.display())]
+    Index {
+        /// The index.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// A set of split files that do not belong together.
+    #[error("{}: {reason}", path.display())]
+    Split {
+        /// The file that does not fit.
+        path: PathBuf,
+        /// What does not fit.
+        reason: String,
+    },
+    /// The same name in two files of a model.
+    #[error("{}: tensor {name:?} is in an earlier file of the model too", path.display())]
+    DuplicateTensor {
+        /// The later file.
+        path: PathBuf,
+        /// The tensor.
+        name: Box<str>,
+    },
+    /// A weight whose values cannot be read.
+    #[error(
+        "tensor {name:?} has type {kind}, which cannot be read: quantise the model to another type (Q8_0, Q4_K, …)"
+    )]
+    UnsupportedType {
+        /// The tensor.
+        name: Box<str>,
+        /// Its type.
+        kind: String,
+    },
+    /// No tensor that the NPU could multiply by.
+    #[error("{}: none of {tensors} tensors is a matmul weight that tiles; the first one: {example}", path.display())]
+    NoWeights {
+        /// The model.
+        path: PathBuf,
+        /// Tensors there are.
+        tensors: usize,
+        /// Why the first was not taken.
+        example: String,
+    },
+    /// The file ended where a weight should be: it was cut after it was opened.
+    #[error("{}: bytes {offset}.. of {name:?} are no longer there; the file was shortened", path.display())]
+    Shortened {
+        /// The file.
+        path: PathBuf,
+        /// The weight.
+        name: Box<str>,
+        /// Its first byte.
+        offset: u64,
+    },
+    /// A weight that could not be quantised.
+    #[error("weight {name:?}: {source}")]
+    Quantise {
+        /// The weight.
+        name: Box<str>,
+        /// Why.
+        source: QuantiseError,
+    },
+}
+
+impl ModelError {
+    /// For `map_err`: adds operation and path to an I/O error.
+    pub(crate) fn io(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ModelError {
+        move |source| ModelError::Io { operation, path: path.to_owned(), source }
+    }
+
+    /// For `map_err`: adds the weight.
+    pub(crate) fn quantise(name: &str) -> impl FnOnce(QuantiseError) -> ModelError {
+        move |source| ModelError::Quantise { name: name.into(), source }
+    }
+}

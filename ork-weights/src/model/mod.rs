@@ -1,0 +1,339 @@
+//! Model files: which weights they hold and how to get at them.
+//!
+//! | source | form |
+//! |---|---|
+//! | GGUF 2 and 3 | a file, or any one of a split model's `-00001-of-0000N.gguf` |
+//! | safetensors | a file, or the `.json` index of several |
+//!
+//! [`Model::weights`] are the matrices of a model's multiplications, in the order in which a pass
+//! uses them. Stacks of experts come apart as `name#index`. What is not among them is in
+//! [`Model::skipped`], each with its reason: norms and biases, tables that are looked up, routers,
+//! shapes that do not tile.
+//!
+//! ```
+//! use ork_weights::model::{Model, OpenOptions, synth::Shape};
+//! use ork_weights::quantise::Tier;
+//!
+//! let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+//! Shape::tiny().write(file.as_file())?;
+//!
+//! let model = Model::open(file.path(), &OpenOptions::default())?;
+//! let weight = &model.weights()[0];
+//! assert_eq!((&*weight.name, weight.layer), ("blk.0.attn_q.weight", Some(0)));
+//!
+//! let layout = Tier::Int8.layout(weight.k, weight.n)?;
+//! let mut tiled = vec![0; layout.bytes() as usize];
+//! let mut scales = vec![0.0; Tier::Int8.scales(weight.k, weight.n)];
+//! model.quantise(weight, &Tier::Int8, &mut tiled, &mut scales)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod error;
+mod file;
+pub mod gguf;
+mod identity;
+mod safetensors;
+mod select;
+mod shards;
+pub mod synth;
+
+pub use error::ModelError;
+pub use file::Read;
+
+use crate::dequant::TensorType;
+use crate::pack::Identity;
+use crate::quantise::{Quality, Recipe, Rows, Tier, encode, quantise};
+use file::{Bytes, ModelFile};
+use gguf::Gguf;
+use identity::Samples;
+use select::Candidate;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// How to open a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// How the bytes of weights are read.
+    pub read: Read,
+    /// Where a model has no output head of its own, take the embedding table as one.
+    pub tied_head: bool,
+}
+
+/// A matrix of K inputs and N output channels, row-major in its file: a row per channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Weight {
+    /// The tensor's name; `name#index` for an expert.
+    pub name: Box<str>,
+    /// Inputs.
+    pub k: u32,
+    /// Output channels.
+    pub n: u32,
+    /// Type of its blocks.
+    pub kind: TensorType,
+    /// Bytes in the file.
+    pub bytes: u64,
+    /// The layer, when the name tells.
+    pub layer: Option<u32>,
+    /// Which expert of its stack.
+    pub expert: Option<u32>,
+    /// Whether it is the embedding table, taken as the output head that is tied to it.
+    pub tied: bool,
+    shard: usize,
+    offset: u64,
+}
+
+impl Weight {
+    /// Its bytes in its file.
+    fn range(&self) -> Range<u64> {
+        self.offset..self.offset + self.bytes
+    }
+
+    /// The bytes of some of its channels.
+    fn rows(&self, channels: &Range<u32>) -> Range<u64> {
+        let row = self.kind.row_bytes(self.k.into()).unwrap_or(0);
+        let start = self.offset + row * u64::from(channels.start);
+        start..start + row * u64::from(channels.end - channels.start)
+    }
+}
+
+/// A tensor that is not among the weights.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// Its name.
+    pub name: Box<str>,
+    /// Why, in words for people.
+    pub reason: String,
+}
+
+/// An open model.
+#[derive(Debug)]
+pub struct Model {
+    files: Vec<ModelFile>,
+    weights: Vec<Weight>,
+    skipped: Vec<Skipped>,
+    samples: Samples,
+    header: Option<Gguf>,
+}
+
+impl Model {
+    /// Opens the model at `path`: GGUF, safetensors, or an index of safetensors shards; of a split
+    /// GGUF any one file.
+    ///
+    /// # Errors
+    /// [`ModelError`]: the file or one it belongs with cannot be opened, is malformed or cut short,
+    /// holds a weight of a type that cannot be read, or no weight at all.
+    pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Model, ModelError> {
+        let path = path.as_ref();
+        let first = ModelFile::open(path, options.read)?;
+        let bytes = first.mapping.as_ref();
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        let is_safetensors = extension == Some("safetensors");
+        let (files, tensors, headers, header) =
+            if bytes.starts_with(b"GGUF") || extension == Some("gguf") {
+                open_gguf(first, options.read)?
+            } else if is_safetensors {
+                let (header, tensors) = safetensors::tensors(path, bytes, 0)?;
+                (vec![first], tensors, vec![header], None)
+            } else if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{') {
+                open_index(path, options.read)?
+            } else {
+                return Err(ModelError::UnknownFormat { path: path.to_owned() });
+            };
+        unique(&files, &tensors)?;
+        let samples = Samples::of(headers, &tensors);
+        let count = tensors.len();
+        let (weights, skipped) = select::select(tensors, options.tied_head)?;
+        if weights.is_empty() {
+            let example = match skipped.first() {
+                Some(first) => format!("{:?}: {}", first.name, first.reason),
+                None => "there is none".into(),
+            };
+            return Err(ModelError::NoWeights { path: path.to_owned(), tensors: count, example });
+        }
+        Ok(Model { files, weights, skipped, samples, header })
+    }
+
+    /// Matrices the NPU multiplies by, in order of use.
+    pub fn weights(&self) -> &[Weight] {
+        &self.weights
+    }
+
+    /// The weight of this name.
+    pub fn weight(&self, name: &str) -> Option<&Weight> {
+        self.weights.iter().find(|weight| &*weight.name == name)
+    }
+
+    /// Tensors that were not taken.
+    pub fn skipped(&self) -> &[Skipped] {
+        &self.skipped
+    }
+
+    /// The header of a GGUF model; of a split one, that of its first file.
+    pub fn gguf(&self) -> Option<&Gguf> {
+        self.header.as_ref()
+    }
+
+    /// Files the model is made of.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().map(|file| &*file.path)
+    }
+
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(ModelFile::len).sum()
+    }
+
+    /// Whether any weight is an expert of a stack.
+    pub fn has_experts(&self) -> bool {
+        self.weights.iter().any(|weight| weight.expert.is_some())
+    }
+
+    /// Which model this is: size, time, a hash of headers and of samples of every tensor, and with
+    /// `full_hash` one of every byte.
+    ///
+    /// # Errors
+    /// None today: everything is read through the mapping.
+    pub fn identity(&self, full_hash: bool) -> Result<Identity, ModelError> {
+        Ok(identity::identity(&self.files, &self.samples, full_hash))
+    }
+
+    /// Quantises a weight to what the NPU reads: `out` in [`Tier::layout`], `scales` per channel or
+    /// `[group][channel]`. Runs on the threads of the current rayon pool.
+    ///
+    /// # Errors
+    /// [`ModelError::Quantise`] when a buffer has the wrong length, the shape does not suit the tier
+    /// or a value is not finite; [`ModelError::Shortened`] or [`ModelError::Io`] when the file
+    /// cannot be read any more.
+    pub fn quantise(
+        &self,
+        weight: &Weight,
+        tier: &Tier,
+        out: &mut [u8],
+        scales: &mut [f32],
+    ) -> Result<Quality, ModelError> {
+        self.quantise_with(weight, &Recipe::new(*tier), out, scales)
+    }
+
+    /// [`Model::quantise`] with importance, stochastic rounding or measuring.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn quantise_with(
+        &self,
+        weight: &Weight,
+        recipe: &Recipe<'_>,
+        out: &mut [u8],
+        scales: &mut [f32],
+    ) -> Result<Quality, ModelError> {
+        self.with_rows(weight, 0..weight.n, |rows| quantise(rows, recipe, out, scales))
+    }
+
+    /// Quantises a weight to what a pack stores, see [`encode`].
+    ///
+    /// # Errors
+    /// As [`Model::quantise`]; a tier that no pack stores.
+    pub fn encode(
+        &self,
+        weight: &Weight,
+        recipe: &Recipe<'_>,
+        blob: &mut [u8],
+        scales: &mut [f32],
+    ) -> Result<Quality, ModelError> {
+        self.with_rows(weight, 0..weight.n, |rows| encode(rows, recipe, blob, scales))
+    }
+
+    /// Drops the pages of a weight that were read: those of the mapping, or of the page cache.
+    /// Reading it again brings them back.
+    pub fn evict(&self, weight: &Weight) {
+        if let Some(file) = self.files.get(weight.shard) {
+            file.evict(weight.range());
+        }
+    }
+
+    /// Reads some channels of a weight and hands them to `work`.
+    pub(crate) fn with_rows<T>(
+        &self,
+        weight: &Weight,
+        channels: Range<u32>,
+        work: impl FnOnce(&Rows<'_>) -> Result<T, crate::quantise::QuantiseError>,
+    ) -> Result<T, ModelError> {
+        let bytes = self.read(weight, weight.rows(&channels))?;
+        Rows::new(weight.kind, weight.k, channels.end - channels.start, &bytes)
+            .and_then(|rows| work(&rows.starting_at(channels.start as usize)))
+            .map_err(ModelError::quantise(&weight.name))
+    }
+
+    fn read(&self, weight: &Weight, range: Range<u64>) -> Result<Bytes<'_>, ModelError> {
+        let shortened = |path: PathBuf| ModelError::Shortened {
+            path,
+            name: weight.name.clone(),
+            offset: range.start,
+        };
+        let Some(file) = self.files.get(weight.shard) else {
+            return Err(shortened(PathBuf::new()));
+        };
+        file.bytes(range.clone()).map_err(|error| match error.kind() {
+            std::io::ErrorKind::UnexpectedEof => shortened(file.path.clone()),
+            _ => ModelError::io("read", &file.path)(error),
+        })
+    }
+}
+
+/// Files, tensors, header lengths, the first GGUF header.
+type Opened = (Vec<ModelFile>, Vec<Candidate>, Vec<u64>, Option<Gguf>);
+
+fn open_gguf(first: ModelFile, read: Read) -> Result<Opened, ModelError> {
+    let parse = |file: &ModelFile| {
+        Gguf::parse(file.mapping.as_ref())
+            .map_err(|source| ModelError::Gguf { path: file.path.clone(), source })
+    };
+    let paths = shards::files(&first.path, &parse(&first)?)?;
+    let files = match paths.len() {
+        1 => vec![first],
+        _ => paths.iter().map(|path| ModelFile::open(path, read)).collect::<Result<Vec<_>, _>>()?,
+    };
+    let (mut tensors, mut headers, mut first_header) = (Vec::new(), Vec::new(), None);
+    for (shard, file) in files.iter().enumerate() {
+        let gguf = parse(file)?;
+        shards::check(&file.path, &gguf, shard, files.len())?;
+        headers.push(gguf.data_start().min(file.len()));
+        tensors.extend(gguf.tensors().iter().map(|tensor| Candidate {
+            name: tensor.name.clone(),
+            dimensions: tensor.dimensions.clone(),
+            kind: tensor.kind().ok_or_else(|| TensorType::describe(tensor.ggml_type)),
+            shard,
+            offset: tensor.offset,
+            bytes: tensor.bytes,
+        }));
+        first_header.get_or_insert(gguf);
+    }
+    Ok((files, tensors, headers, first_header))
+}
+
+fn open_index(path: &Path, read: Read) -> Result<Opened, ModelError> {
+    let (mut files, mut tensors, mut headers) = (Vec::new(), Vec::new(), Vec::new());
+    for (shard, path) in safetensors::shards(path)?.iter().enumerate() {
+        let file = ModelFile::open(path, read)?;
+        let (header, found) = safetensors::tensors(path, file.mapping.as_ref(), shard)?;
+        headers.push(header);
+        tensors.extend(found);
+        files.push(file);
+    }
+    Ok((files, tensors, headers, None))
+}
+
+/// Refuses a name that two files have; within a file the parsers do.
+fn unique(files: &[ModelFile], tensors: &[Candidate]) -> Result<(), ModelError> {
+    if files.len() < 2 {
+        return Ok(());
+    }
+    let mut seen = std::collections::HashSet::with_capacity(tensors.len());
+    for tensor in tensors {
+        if !seen.insert(&*tensor.name) {
+            let path = files.get(tensor.shard).map(|file| file.path.clone()).unwrap_or_default();
+            return Err(ModelError::DuplicateTensor { path, name: tensor.name.clone() });
+        }
+    }
+    Ok(())
+}
