@@ -72,7 +72,7 @@ impl Environment {
     /// # Errors
     /// The first variable whose value means nothing.
     pub fn read() -> Result<Environment, BadSetting> {
-        Environment::from_lookup(|name| std::env::var_os(name))
+        Environment::from_lookup(std::env::var_os)
     }
 
     /// The same from any source of variables. Empty values count as unset.

@@ -7,6 +7,7 @@ pub mod core;
 pub mod error;
 pub mod fake;
 mod ids;
+pub mod plan;
 pub mod policy;
 pub mod prefetch;
 pub mod stats;

@@ -50,7 +50,7 @@ impl S3Fifo {
     }
 
     /// Goes through the small queue once: promotes what was used, finds who leaves.
-    fn from_small(&mut self, evictable: &mut dyn FnMut(WeightId) -> bool) -> Option<WeightId> {
+    fn leaver_of_small(&mut self, evictable: &mut dyn FnMut(WeightId) -> bool) -> Option<WeightId> {
         for _ in 0..self.small.len() {
             let weight = self.small.pop_front()?;
             if self.uses[weight.index()] > 0 {
@@ -67,7 +67,7 @@ impl S3Fifo {
         None
     }
 
-    fn from_main(&mut self, evictable: &mut dyn FnMut(WeightId) -> bool) -> Option<WeightId> {
+    fn leaver_of_main(&mut self, evictable: &mut dyn FnMut(WeightId) -> bool) -> Option<WeightId> {
         for _ in 0..self.main.len() * (usize::from(MOST) + 1) {
             let weight = self.main.pop_front()?;
             let uses = &mut self.uses[weight.index()];
@@ -149,9 +149,9 @@ impl Policy for S3Fifo {
         evictable: &mut dyn FnMut(WeightId) -> bool,
     ) -> Option<WeightId> {
         if self.small_is_large() {
-            self.from_small(evictable).or_else(|| self.from_main(evictable))
+            self.leaver_of_small(evictable).or_else(|| self.leaver_of_main(evictable))
         } else {
-            self.from_main(evictable).or_else(|| self.from_small(evictable))
+            self.leaver_of_main(evictable).or_else(|| self.leaver_of_small(evictable))
         }
     }
 }

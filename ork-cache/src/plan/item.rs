@@ -1,0 +1,288 @@
+//! What is planned: the weights of a model in order of use, from a pack, a model or a shape file.
+
+use rknpu_sys::layout::{Layout, LayoutError, PAGE, Precision};
+use serde::{Deserialize, Serialize};
+
+/// One weight of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// Name as in the pack; experts are called `name#index`.
+    pub name: Box<str>,
+    /// Shape and precision on the device.
+    pub layout: Layout,
+    /// Layer, from the name; `None` for what belongs to no layer.
+    pub layer: Option<u32>,
+    /// Index among the experts, from the name.
+    pub expert: Option<u32>,
+}
+
+impl Item {
+    /// A weight whose layer and expert are read from its name: `blk.7.ffn_up_exps.weight#3`, or
+    /// `model.layers.7.…`.
+    ///
+    /// ```
+    /// use ork_cache::plan::Item;
+    /// use rknpu_sys::layout::{Layout, Precision};
+    ///
+    /// let item = Item::new("blk.7.ffn_up_exps.weight#3", Layout::new(64, 64, Precision::Int8)?);
+    /// assert_eq!((item.layer, item.expert), (Some(7), Some(3)));
+    /// # Ok::<(), rknpu_sys::layout::LayoutError>(())
+    /// ```
+    pub fn new(name: impl Into<Box<str>>, layout: Layout) -> Item {
+        let name = name.into();
+        let layer = ["blk.", "layers."].iter().find_map(|prefix| {
+            let at = name.find(prefix)? + prefix.len();
+            name[at..].split('.').next()?.parse().ok()
+        });
+        let expert = name.rsplit_once('#').and_then(|(_, index)| index.parse().ok());
+        Item { name, layout, layer, expert }
+    }
+
+    /// Bytes of a buffer that holds the whole weight.
+    pub fn bytes(&self) -> u64 {
+        self.layout.bytes().next_multiple_of(PAGE)
+    }
+
+    /// The layouts of the column ranges in which the weight goes through slots of `slot` bytes:
+    /// one, when it fits whole. `None` when not even one tile of columns fits.
+    pub fn parts(&self, slot: u64) -> Option<Parts> {
+        let (k, n, precision) = (self.layout.k(), self.layout.n(), self.layout.precision());
+        if self.bytes() <= slot {
+            return Some(Parts { layout: self.layout, columns: n, count: 1 });
+        }
+        let tile = precision.tile_width();
+        // Bytes grow with the columns, so the widest part that fits is found by halving.
+        let fits = |tiles: u32| {
+            Layout::new(k, tiles * tile, precision)
+                .is_ok_and(|l| l.bytes().next_multiple_of(PAGE) <= slot)
+        };
+        let (mut fit, mut over) = (0, n / tile);
+        while over - fit > 1 {
+            let middle = fit + (over - fit) / 2;
+            if fits(middle) { fit = middle } else { over = middle }
+        }
+        let columns = fit * tile;
+        (fit > 0).then(|| Parts { layout: self.layout, columns, count: n.div_ceil(columns) })
+    }
+}
+
+/// A weight cut into ranges of columns, all but the last of the same width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts {
+    layout: Layout,
+    columns: u32,
+    count: u32,
+}
+
+impl Parts {
+    /// How many.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// First column and layout of part `index`; `None` past the last.
+    pub fn get(&self, index: u32) -> Option<(u32, Layout)> {
+        let n0 = index.checked_mul(self.columns).filter(|&n0| n0 < self.layout.n())?;
+        let columns = self.columns.min(self.layout.n() - n0);
+        // A range of whole tiles of a layout that exists.
+        Layout::new(self.layout.k(), columns, self.layout.precision()).ok().map(|l| (n0, l))
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, Layout)> + '_ {
+        (0..self.count).filter_map(|i| self.get(i))
+    }
+}
+
+/// A model by its public configuration: enough to plan it, without a byte of its weights.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shape {
+    /// Name.
+    pub name: String,
+    /// Where the numbers come from.
+    pub source: String,
+    /// Transformer layers.
+    pub layers: u32,
+    /// Width of the residual stream.
+    pub hidden: u32,
+    /// Query heads.
+    pub heads: u32,
+    /// Key and value heads.
+    pub kv_heads: u32,
+    /// Width of a head.
+    pub head_dim: u32,
+    /// Width of the feed-forward part; absent when every layer is a mixture.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ffn: Option<u32>,
+    /// Tokens: columns of the output head.
+    pub vocab: u32,
+    /// Experts of each layer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub experts: Option<Experts>,
+}
+
+/// The experts of a mixture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experts {
+    /// Experts of a layer.
+    pub count: u32,
+    /// Experts that a token goes through.
+    pub active: u32,
+    /// Width of one expert.
+    pub ffn: u32,
+}
+
+/// A shape that cannot be planned.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShapeError {
+    /// Not the JSON of a shape.
+    #[error("the shape file is not understood: {0}")]
+    Json(#[from] serde_json::Error),
+    /// A weight that does not tile.
+    #[error("{name}: {source}")]
+    Layout {
+        /// Name of the weight.
+        name: String,
+        /// Why not.
+        source: LayoutError,
+    },
+    /// A product of two sizes is no 32-bit number.
+    #[error("the sizes of {0} overflow")]
+    Overflow(&'static str),
+    /// More weights than can be numbered.
+    #[error("{0} weights: at most {max} are planned", max = Shape::MOST)]
+    TooMany(u64),
+}
+
+impl Shape {
+    /// Weights of a shape at most.
+    pub const MOST: u64 = 1 << 22;
+
+    /// Shapes of public models that come with this crate.
+    pub const KNOWN: [(&'static str, &'static str); 5] = [
+        ("gemma-2-9b", include_str!("../../shapes/gemma-2-9b.json")),
+        ("gemma-2-27b", include_str!("../../shapes/gemma-2-27b.json")),
+        ("llama-3.1-70b", include_str!("../../shapes/llama-3.1-70b.json")),
+        ("qwen3-30b-a3b", include_str!("../../shapes/qwen3-30b-a3b.json")),
+        ("qwen3-235b-a22b", include_str!("../../shapes/qwen3-235b-a22b.json")),
+    ];
+
+    /// Reads a shape file.
+    ///
+    /// # Errors
+    /// JSON that is not a shape.
+    pub fn parse(json: &str) -> Result<Shape, ShapeError> {
+        Ok(serde_json::from_str(json)?)
+    }
+
+    /// A shape that comes with this crate.
+    pub fn known(name: &str) -> Option<Shape> {
+        let (_, json) = Shape::KNOWN.iter().find(|(known, _)| *known == name)?;
+        Shape::parse(json).ok()
+    }
+
+    /// The weights in order of use, as int8, named as in GGUF. The embedding is looked up, not
+    /// multiplied, so it is not among them; the output head is.
+    ///
+    /// # Errors
+    /// Sizes that do not tile or overflow.
+    pub fn items(&self) -> Result<Vec<Item>, ShapeError> {
+        let q = self.heads.checked_mul(self.head_dim).ok_or(ShapeError::Overflow("the heads"))?;
+        let kv =
+            self.kv_heads.checked_mul(self.head_dim).ok_or(ShapeError::Overflow("the heads"))?;
+        let h = self.hidden;
+        let experts = self.experts.map_or(0, |e| e.count);
+        let count = u64::from(self.layers) * (7 + 3 * u64::from(experts)) + 1;
+        if count > Shape::MOST {
+            return Err(ShapeError::TooMany(count));
+        }
+        let mut items = Vec::with_capacity(count as usize);
+        let mut add = |layer: Option<u32>, expert, name: String, k, n| {
+            let layout = Layout::new(k, n, Precision::Int8);
+            let layout =
+                layout.map_err(|source| ShapeError::Layout { name: name.clone(), source })?;
+            items.push(Item { name: name.into(), layout, layer, expert });
+            Ok::<(), ShapeError>(())
+        };
+        for layer in 0..self.layers {
+            let at = Some(layer);
+            for (part, k, n) in
+                [("attn_q", h, q), ("attn_k", h, kv), ("attn_v", h, kv), ("attn_output", q, h)]
+            {
+                add(at, None, format!("blk.{layer}.{part}.weight"), k, n)?;
+            }
+            if let Some(ffn) = self.ffn {
+                for (part, k, n) in [("gate", h, ffn), ("up", h, ffn), ("down", ffn, h)] {
+                    add(at, None, format!("blk.{layer}.ffn_{part}.weight"), k, n)?;
+                }
+            }
+            let Some(Experts { count, ffn, .. }) = self.experts else { continue };
+            for e in 0..count {
+                for (part, k, n) in [("gate", h, ffn), ("up", h, ffn), ("down", ffn, h)] {
+                    add(at, Some(e), format!("blk.{layer}.ffn_{part}_exps.weight#{e}"), k, n)?;
+                }
+            }
+        }
+        add(None, None, "output.weight".into(), h, self.vocab)?;
+        Ok(items)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_known_shapes_have_the_sizes_of_their_names() {
+        let sizes = [(8.3, 9.3), (26.0, 28.0), (69.0, 71.0), (29.5, 31.0), (233.0, 236.0)];
+        for ((name, _), (low, high)) in Shape::KNOWN.iter().zip(sizes) {
+            let items = Shape::known(name).unwrap().items().unwrap();
+            let billions = items.iter().map(Item::bytes).sum::<u64>() as f64 / 1e9;
+            assert!((low..high).contains(&billions), "{name}: {billions}");
+        }
+    }
+
+    #[test]
+    fn parts_cover_every_column_once_and_fit() {
+        let item = Item::new("output.weight", Layout::new(2048, 8256, Precision::Int8).unwrap());
+        for slot in [2048 * 32, 1 << 20, 5 << 20, 64 << 20] {
+            let mut next = 0;
+            for (n0, layout) in item.parts(slot).unwrap().iter() {
+                assert_eq!(n0, next);
+                assert!(layout.bytes() <= slot);
+                next += layout.n();
+            }
+            assert_eq!(next, 8256);
+        }
+        assert_eq!(item.parts(2048 * 32 - 1), None);
+    }
+
+    #[test]
+    fn names_without_a_layer_belong_to_none() {
+        let layout = Layout::new(32, 32, Precision::Int8).unwrap();
+        for (name, layer, expert) in [
+            ("output.weight", None, None),
+            ("blk.x.attn_q.weight", None, None),
+            ("model.layers.12.mlp.up_proj.weight", Some(12), None),
+            ("blk.0.ffn_up_exps.weight#x", Some(0), None),
+        ] {
+            let item = Item::new(name, layout);
+            assert_eq!((item.layer, item.expert), (layer, expert), "{name}");
+        }
+    }
+
+    #[test]
+    fn bad_shapes_are_errors() {
+        assert!(matches!(Shape::parse("{}"), Err(ShapeError::Json(_))));
+        let good = Shape::known("qwen3-30b-a3b").unwrap();
+        let odd = Shape { vocab: 33, ..good.clone() };
+        assert!(matches!(odd.items(), Err(ShapeError::Layout { .. })));
+        let huge = Shape { heads: u32::MAX, ..good.clone() };
+        assert!(matches!(huge.items(), Err(ShapeError::Overflow(_))));
+        let many = Shape { layers: u32::MAX, ..good };
+        assert!(matches!(many.items(), Err(ShapeError::TooMany(_))));
+    }
+}

@@ -1,0 +1,66 @@
+//! A plan for people.
+
+use std::fmt;
+
+use super::{Mode, Place, Plan};
+
+/// Bytes in the unit that suits them.
+struct Size(u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mib = self.0 as f64 / (1u64 << 20) as f64;
+        let text =
+            if mib < 1024.0 { format!("{mib:.1} MiB") } else { format!("{:.2} GiB", mib / 1024.0) };
+        f.pad(&text)
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Mode::Resident => "RESIDENT",
+            Mode::Mixed => "MIXED",
+            Mode::Stream => "STREAM",
+        })
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pinned = self.places.iter().filter(|p| matches!(p, Place::Pinned(_))).count();
+        writeln!(
+            f,
+            "{} on {}: {}, {} in {} weights, {} pinned, {} of device memory",
+            self.model,
+            self.board.name,
+            self.mode,
+            Size(self.bytes),
+            self.places.len(),
+            pinned,
+            Size(self.device_bytes())
+        )?;
+        for (i, share) in self.domains.iter().enumerate() {
+            write!(f, "  domain {i:>2}: {:>10} pinned", Size(share.pinned))?;
+            for class in self.classes.iter().filter(|c| c.domain.index() == i) {
+                write!(f, ", {} slots of {}", class.slots, Size(class.slot))?;
+            }
+            writeln!(f, ", {} scratch, {} headroom", Size(share.scratch), Size(share.headroom))?;
+        }
+        let c = &self.cost;
+        writeln!(
+            f,
+            "  a pass loads {} ({}) and switches domains {} times",
+            c.loads_per_pass,
+            Size(c.bytes_per_pass),
+            c.switches_per_pass
+        )?;
+        write!(
+            f,
+            "  LRU on the same bytes would load {} ({}) and switch {} times",
+            c.lru_loads_per_pass,
+            Size(c.lru_bytes_per_pass),
+            c.lru_switches_per_pass
+        )
+    }
+}

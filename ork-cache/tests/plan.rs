@@ -1,0 +1,201 @@
+//! Plans of public models on known boards, and plans put to work on the fake device.
+#![cfg(not(loom))]
+
+use ork_cache::fake::Fake;
+use ork_cache::plan::{Board, Item, Mode, Place, Plan, PlanError, Shape};
+use ork_cache::policy::PinnedRing;
+use ork_cache::prefetch::Prefetcher;
+use ork_cache::{Cache, DomainId, WeightId};
+use proptest::prelude::*;
+use rknpu_sys::layout::{Layout, Precision};
+
+const GIB: u64 = 1 << 30;
+
+fn items(shape: &str) -> Vec<Item> {
+    Shape::known(shape).unwrap().items().unwrap()
+}
+
+/// `n` layers of one weight of `kib` KiB each.
+fn layers(kib: &[u32]) -> Vec<Item> {
+    let item = |(i, &kib): (usize, &u32)| {
+        let layout = Layout::new(1024, kib, Precision::Int8).unwrap();
+        Item::new(format!("blk.{i}.w"), layout)
+    };
+    kib.iter().enumerate().map(item).collect()
+}
+
+/// What must hold for every plan.
+fn check(plan: &Plan, items: &[Item]) {
+    assert_eq!(plan.places.len(), items.len());
+    let board = &plan.board;
+    for (i, share) in plan.domains.iter().enumerate() {
+        let sum = share.pinned + share.slots + share.scratch + share.headroom;
+        assert!(sum <= board.window.max(share.headroom), "domain {i}: {share:?}");
+        let pinned: u64 = (items.iter().zip(&plan.places))
+            .filter(|(_, p)| **p == Place::Pinned(DomainId(i as u8)))
+            .map(|(item, _)| item.bytes())
+            .sum();
+        assert_eq!(pinned, share.pinned);
+        let slots = plan.classes.iter().filter(|c| c.domain.index() == i);
+        assert_eq!(slots.map(|c| c.slot * u64::from(c.slots)).sum::<u64>(), share.slots);
+    }
+    let limit = board.ram.saturating_sub(board.reserve).min(board.budget.unwrap_or(u64::MAX));
+    assert!(plan.device_bytes() <= limit);
+    assert!(plan.domains.len() <= board.domains.into());
+    // A pass goes through the domains in order: one switch into each.
+    let domains: Vec<DomainId> = plan.places.iter().map(|p| plan.domain_of(*p)).collect();
+    assert!(domains.is_sorted());
+    let used = plan.domains.len() as u64;
+    assert_eq!(plan.cost.switches_per_pass, if used > 1 { used } else { 0 });
+    // Layers are whole.
+    for pair in items.iter().zip(&domains).collect::<Vec<_>>().windows(2) {
+        let ((a, da), (b, db)) = (pair[0], pair[1]);
+        assert!(a.layer.is_none() || a.layer != b.layer || da == db, "{} split", a.name);
+    }
+}
+
+#[test]
+fn public_models_on_known_boards() {
+    for (name, _) in Shape::KNOWN {
+        let items = items(name);
+        for board in Board::KNOWN {
+            let board = Board::known(board).unwrap();
+            match Plan::new(name, &items, &board) {
+                Ok(plan) => {
+                    check(&plan, &items);
+                    println!("{plan}\n");
+                    assert!(plan.cost.bytes_per_pass <= plan.cost.lru_bytes_per_pass);
+                    let text = serde_json::to_string(&plan).unwrap();
+                    assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan);
+                    assert_eq!(Plan::new(name, &items, &board).unwrap(), plan, "deterministic");
+                }
+                Err(error) => println!("{name} on {}: {error}\n", board.name),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_nine_billion_model_takes_three_even_domains() {
+    let items = items("gemma-2-9b");
+    let plan = Plan::new("9b", &items, &Board::known("rk3588-16g").unwrap()).unwrap();
+    assert_eq!(plan.mode, Mode::Resident);
+    let pinned: Vec<u64> = plan.domains.iter().map(|d| d.pinned).collect();
+    assert_eq!(pinned.len(), 3);
+    let (least, most) = (pinned.iter().min().unwrap(), pinned.iter().max().unwrap());
+    assert!(most - least < GIB, "{pinned:?}");
+}
+
+#[test]
+fn loads_of_equal_layers_are_exactly_what_is_left_out() {
+    for (n, c) in [(32u32, 16u32), (32, 24), (48, 16), (100, 90), (7, 6)] {
+        let items = layers(&vec![64; n as usize]);
+        let board = Board::single_window(u64::from(c) * (64 << 10));
+        let plan = Plan::new("equal", &items, &board).unwrap();
+        check(&plan, &items);
+        let s = board.ring_slots();
+        assert_eq!(plan.cost.loads_per_pass, u64::from(n - (c - s)), "N={n} C={c} S={s}");
+        assert_eq!(plan.cost.lru_loads_per_pass, u64::from(n));
+    }
+}
+
+#[test]
+fn a_board_that_is_too_small_is_told_what_would_do() {
+    let items = layers(&[64; 8]);
+    let error = Plan::new("small", &items, &Board::single_window(64 << 10)).unwrap_err();
+    let PlanError::TooSmall { budget, .. } = error else { panic!("{error}") };
+    Plan::new("small", &items, &Board::single_window(budget)).unwrap();
+    assert!(Plan::new("small", &items, &Board::single_window(budget - 1)).is_err());
+    assert_eq!(Plan::new("none", &[], &Board::single_window(1)), Err(PlanError::Empty));
+}
+
+#[test]
+fn a_plan_runs_and_loads_what_it_said() {
+    let items = layers(&[64, 32, 64, 96, 64, 64, 32, 64, 64, 96, 64, 64]);
+    let board = Board::single_window(500 << 10);
+    let plan = Plan::new("mixed", &items, &board).unwrap();
+    check(&plan, &items);
+    assert_eq!(plan.mode, Mode::Mixed);
+    let device = Fake::new(plan.limits().total);
+    let watch = device.watch();
+    let policy = PinnedRing::new(&[]);
+    let cache = Cache::new(device, plan.limits(), Box::new(policy));
+    let applied = plan.apply(&items, &cache).unwrap();
+    let prefetcher = Prefetcher::new(&cache).unwrap();
+    prefetcher.follow(&applied.streamed);
+    let pass = || {
+        for range in &applied.weights {
+            for w in range.clone().map(WeightId) {
+                assert_eq!(cache.acquire(w).unwrap().content(), Some(w));
+            }
+        }
+    };
+    (0..3).for_each(|_| pass());
+    prefetcher.cancel();
+    drop(prefetcher);
+    // Whatever the worker still fetched ahead is at most the ring.
+    let before = watch.ledger().copies;
+    (0..10).for_each(|_| pass());
+    let loads = watch.ledger().copies - before;
+    let expected = 10 * plan.cost.loads_per_pass;
+    assert!(loads <= expected && loads + 4 >= expected, "{loads} loads, {expected} planned");
+    drop(cache);
+    assert_eq!(watch.ledger().broken, [""; 0]);
+    assert!(watch.ledger().peak <= plan.limits().total);
+}
+
+/// Fewest bytes that must be streamed: exhaustive over which weights stay.
+fn optimum(items: &[Item], budget: u64, ring: u64) -> Option<u64> {
+    (0u32..1 << items.len())
+        .filter_map(|kept| {
+            let side = |keep| {
+                let of = move |(i, _): &(usize, &Item)| (kept >> i & 1 == 1) == keep;
+                items.iter().enumerate().filter(of).map(|(_, item)| item.bytes())
+            };
+            let slot = side(false).max().unwrap_or(0);
+            (side(true).sum::<u64>() + ring * slot <= budget).then(|| side(false).sum())
+        })
+        .min()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn every_plan_keeps_the_rules(
+        kib in proptest::collection::vec(1u32..64, 1..40),
+        budget in 1u64..4096,
+        window in 256u64..2048,
+        domains in 1u8..6,
+    ) {
+        let items = layers(&kib.iter().map(|k| k * 32).collect::<Vec<_>>());
+        let board = Board {
+            window: window << 15,
+            domains,
+            rows: 16,
+            headroom: 4096,
+            ..Board::single_window(budget << 15)
+        };
+        if let Ok(plan) = Plan::new("random", &items, &board) {
+            check(&plan, &items);
+            prop_assert!(plan.cost.bytes_per_pass <= plan.cost.lru_bytes_per_pass.max(1));
+        }
+    }
+
+    #[test]
+    fn small_unequal_cases_are_within_two_percent_of_the_optimum(
+        kib in proptest::collection::vec(1u32..16, 5..12),
+        share in 0.3f64..1.0,
+    ) {
+        let items = layers(&kib.iter().map(|k| k * 32).collect::<Vec<_>>());
+        let total: u64 = items.iter().map(Item::bytes).sum();
+        let budget = (total as f64 * share) as u64;
+        let best = optimum(&items, budget, 4);
+        if let (Ok(plan), Some(best)) =
+            (Plan::new("small", &items, &Board::single_window(budget)), best)
+        {
+            let streamed = plan.cost.bytes_per_pass;
+            prop_assert!(streamed as f64 <= best as f64 * 1.02, "{streamed} streamed, best {best}");
+        }
+    }
+}
