@@ -1,0 +1,221 @@
+//! Large buffers that many small ones share.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rknpu_sys::flags::SyncFlags;
+
+use crate::buffer::{Buffer, Host, Memory, pages};
+use crate::domain::{Domain, Request};
+use crate::error::{Error, Result};
+use crate::mapping::Span;
+
+/// One large device buffer from which smaller ones are cut, so that a weight is not a kernel object
+/// each.
+///
+/// The parts are ordinary [`Buffer`]s with a state of their own; they start on whole pages, and a dropped
+/// part's bytes can be cut again. The arena's memory lives as long as the arena or any part.
+///
+/// ```
+/// use rknpu::Arena;
+///
+/// let device = rknpu::Device::simulated(Default::default())?;
+/// let arena = Arena::new(&device.domain(0)?, 1 << 20)?;
+/// let a = arena.alloc(5000)?;
+/// let b = arena.alloc(4096)?.to_device()?;
+/// assert_eq!(arena.free_bytes(), (1 << 20) - 3 * 4096);
+/// drop(a);
+/// assert_eq!(arena.free_bytes(), (1 << 20) - 4096);
+/// # Ok::<(), rknpu::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Arena(Arc<Inner>);
+
+struct Inner {
+    memory: Memory,
+    /// Free runs by offset, no two touching.
+    free: Mutex<Vec<Span>>,
+}
+
+impl Arena {
+    /// Allocates `len` bytes, in whole pages.
+    ///
+    /// # Errors
+    /// As [`Domain::alloc`]; [`Error::Driver`] when the first clean fails.
+    pub fn new(domain: &Domain, len: usize) -> Result<Arena> {
+        let mut memory = Memory::create(domain, &Request::new(len as u64))?;
+        let size = memory.size();
+        memory.clean(0..size)?;
+        let free = Mutex::new(memory.take_span().into_iter().collect());
+        Ok(Arena(Arc::new(Inner { memory, free })))
+    }
+
+    /// Cuts a buffer of `len` bytes from the first free run that is long enough. It contains what was
+    /// last written there.
+    ///
+    /// # Errors
+    /// [`Error::Size`] for 0 bytes, [`Error::ArenaFull`].
+    pub fn alloc(&self, len: usize) -> Result<Buffer<Host>> {
+        let capacity = self.capacity();
+        if len == 0 || len as u64 > capacity {
+            return Err(Error::Size { requested: len as u64, limit: capacity });
+        }
+        let size = pages(len as u64) as usize;
+        let mut free = self.0.free();
+        let Some(at) = free.iter().position(|span| span.len() >= size) else {
+            let lens = || free.iter().map(|span| span.len() as u64);
+            return Err(Error::ArenaFull {
+                requested: size as u64,
+                free: lens().sum(),
+                capacity,
+                largest: lens().max().unwrap_or(0),
+            });
+        };
+        let (span, rest) = free.remove(at).split(size);
+        if rest.len() > 0 {
+            free.insert(at, rest);
+        }
+        drop(free);
+        let part = Part { arena: Arc::clone(&self.0), span: Some(span) };
+        Ok(Buffer::from_home(Home::Part(part), len))
+    }
+
+    /// Bytes in all.
+    pub fn capacity(&self) -> u64 {
+        self.0.memory.size()
+    }
+
+    /// Bytes in no part.
+    pub fn free_bytes(&self) -> u64 {
+        self.0.free().iter().map(|span| span.len() as u64).sum()
+    }
+
+    /// The domain it is in.
+    pub fn domain(&self) -> &Domain {
+        self.0.memory.domain()
+    }
+}
+
+impl fmt::Debug for Arena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Arena({} of {} bytes free)", self.free_bytes(), self.capacity())
+    }
+}
+
+impl Inner {
+    fn free(&self) -> MutexGuard<'_, Vec<Span>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a part's bytes back and joins them with their neighbours.
+    fn take_back(&self, span: Span) {
+        let mut free = self.free();
+        let at = free.partition_point(|other| other.offset() < span.offset());
+        free.insert(at, span);
+        for first in [at, at.saturating_sub(1)] {
+            if first + 1 >= free.len() {
+                continue;
+            }
+            let (a, b) = (free.remove(first), free.remove(first));
+            match a.join(b) {
+                Ok(joined) => free.insert(first, joined),
+                Err((a, b)) => {
+                    free.insert(first, b);
+                    free.insert(first, a);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let free = self.free.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // No part lives any more, so the runs have all been joined into one.
+        if let Some(span) = free.pop() {
+            self.memory.give_span(span);
+        }
+    }
+}
+
+/// Where a buffer's memory is.
+#[derive(Debug)]
+pub(crate) enum Home {
+    /// An object of its own.
+    Own(Memory),
+    /// A part of an arena.
+    Part(Part),
+}
+
+/// A part of an arena.
+pub(crate) struct Part {
+    arena: Arc<Inner>,
+    /// Absent only while it is dropped.
+    span: Option<Span>,
+}
+
+impl fmt::Debug for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Part({:?})", self.span)
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if let Some(span) = self.span.take() {
+            self.arena.take_back(span);
+        }
+    }
+}
+
+impl Home {
+    pub(crate) fn memory(&self) -> &Memory {
+        match self {
+            Home::Own(memory) => memory,
+            Home::Part(part) => &part.arena.memory,
+        }
+    }
+
+    /// First byte in the object.
+    pub(crate) fn offset(&self) -> u64 {
+        match self {
+            Home::Own(_) => 0,
+            Home::Part(part) => part.span.as_ref().map_or(0, |span| span.offset() as u64),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Home::Own(memory) => memory.bytes(),
+            Home::Part(part) => part.span.as_ref().map_or(&[], Span::bytes),
+        }
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Home::Own(memory) => memory.bytes_mut(),
+            Home::Part(part) => match &mut part.span {
+                Some(span) => span.bytes_mut(),
+                None => &mut [],
+            },
+        }
+    }
+
+    /// Cleans a range, counted from the buffer's start.
+    pub(crate) fn clean(&mut self, range: Range<u64>) -> Result<()> {
+        let offset = self.offset();
+        match self {
+            Home::Own(memory) => memory.clean(range),
+            Home::Part(part) => {
+                let len = part.span.as_ref().map_or(0, |span| span.len() as u64);
+                if range.end > len {
+                    let (offset, size) = (range.start, len);
+                    return Err(Error::Range { offset, len: range.end - offset, size });
+                }
+                let range = offset + range.start..offset + range.end;
+                part.arena.memory.sync(SyncFlags::TO_DEVICE, range)
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What a driver can do, as it answers.
+
+use std::fmt;
+
+use rknpu_sys::action;
+use rustix::io::Errno;
+
+use crate::error::{Call, Error, Result};
+use crate::kernel::{DriverVersion, Kernel};
+use crate::limits;
+
+/// How many address spaces the driver gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Domains {
+    /// 16 of 4 GiB each: the driver switches and counts who uses one.
+    Real,
+    /// One: the driver was built with stubs that accept any index and ignore it.
+    Stub,
+    /// One: the driver is older than 0.9.8, which alone switches safely, or there is no IOMMU.
+    None,
+}
+
+impl Domains {
+    /// Domains that can be leased.
+    pub const fn count(self) -> u32 {
+        match self {
+            Domains::Real => limits::DOMAINS,
+            Domains::Stub | Domains::None => 1,
+        }
+    }
+}
+
+/// What an open device can do.
+///
+/// Detected when it is opened, by calls without effect, except that a driver with domains is switched to
+/// domain 1 and back. What needs a job to find out, the cores and fences, is
+/// [`probe::cores`](crate::probe::cores)' business.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// Where the device is.
+    pub node: String,
+    /// The driver's version.
+    pub version: DriverVersion,
+    /// Whether the NPU sits behind an IOMMU.
+    pub iommu: bool,
+    /// Address spaces.
+    pub domains: Domains,
+    /// Whether addresses are given page by page (0.9.7 and later), not aligned to the size's next power
+    /// of two.
+    pub unaligned_iova: bool,
+    /// Bytes of SRAM in all; 0 where none is configured.
+    pub sram_total: u64,
+    /// Free bytes of SRAM when the device was opened.
+    pub sram_free: u64,
+}
+
+impl Capabilities {
+    pub(crate) fn detect(kernel: &dyn Kernel) -> Result<Capabilities> {
+        let failed = |errno| Error::Driver { call: Call::Action, domain: 0, bytes: 0, errno };
+        let version = DriverVersion(kernel.action(action::GET_DRV_VERSION, 0).map_err(failed)?);
+        let iommu = kernel.action(action::GET_IOMMU_EN, 0).map_err(failed)? != 0;
+        // Drivers before 0.8 know no SRAM.
+        let sram = |code| kernel.action(code, 0).map_or(0, u64::from);
+        Ok(Capabilities {
+            node: kernel.node().to_owned(),
+            version,
+            iommu,
+            domains: domains(kernel, version, iommu).map_err(failed)?,
+            unaligned_iova: iommu && version >= DriverVersion::UNALIGNED_IOVA,
+            sram_total: sram(action::GET_TOTAL_SRAM_SIZE),
+            sram_free: sram(action::GET_FREE_SRAM_SIZE),
+        })
+    }
+
+    /// The first of these features that is missing, as an error; for programs that need them.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`].
+    pub fn require_domains(&self) -> Result<()> {
+        if self.domains == Domains::Real {
+            return Ok(());
+        }
+        Err(Error::Unsupported {
+            feature: "more than one domain",
+            needs: "driver 0.9.8 with an IOMMU, built with CONFIG_NO_GKI",
+            has: self.version,
+        })
+    }
+}
+
+/// A stub accepts the switch and still says 0.
+fn domains(kernel: &dyn Kernel, version: DriverVersion, iommu: bool) -> Result<Domains, Errno> {
+    if !iommu || version < DriverVersion::SAFE_DOMAINS {
+        return Ok(Domains::None);
+    }
+    kernel.action(action::SET_IOMMU_DOMAIN_ID, 1)?;
+    let live = kernel.action(action::GET_IOMMU_DOMAIN_ID, 0)?;
+    kernel.action(action::SET_IOMMU_DOMAIN_ID, 0)?;
+    Ok(if live == 1 { Domains::Real } else { Domains::Stub })
+}
+
+impl fmt::Display for Capabilities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "node     {}", self.node)?;
+        writeln!(f, "driver   rknpu {}", self.version)?;
+        writeln!(
+            f,
+            "IOMMU    {}",
+            if self.iommu { "yes" } else { "no: buffers are physically contiguous" }
+        )?;
+        let domains = match self.domains {
+            Domains::Real => "16 of 4 GiB - 4 KiB each",
+            Domains::Stub => "1 of 4 GiB - 4 KiB (the kernel was built without CONFIG_NO_GKI)",
+            Domains::None => "1 (more need an IOMMU and driver 0.9.8)",
+        };
+        writeln!(f, "domains  {domains}")?;
+        let iova = if self.unaligned_iova {
+            "by pages"
+        } else {
+            "aligned to powers of two (page granularity needs 0.9.7)"
+        };
+        writeln!(f, "IOVA     {iova}")?;
+        match self.sram_total {
+            0 => write!(f, "SRAM     none"),
+            total => write!(f, "SRAM     {total} bytes, {} free", self.sram_free),
+        }
+    }
+}

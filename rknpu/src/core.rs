@@ -1,0 +1,241 @@
+//! The NPU's cores.
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+
+use rknpu_sys::regs::CORES;
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::worker::{Finished, Task, Worker};
+
+/// One core of the NPU: the right to run a job on it.
+///
+/// There is one token for each core, and submitting needs it, so that the driver never has to queue: a
+/// job that times out in the driver's queue is freed while still linked there.
+///
+/// ```compile_fail,E0599
+/// let device = rknpu::Device::simulated(Default::default())?;
+/// let core = device.core(0)?;
+/// let second = core.clone(); // there is only one
+/// # Ok::<(), rknpu::Error>(())
+/// ```
+///
+/// ```
+/// let device = rknpu::Device::simulated(Default::default())?;
+/// let core = device.core(0)?;
+/// assert_eq!(core.index(), 0);
+/// drop(core);
+/// assert!(device.core(0).is_ok());
+/// # Ok::<(), rknpu::Error>(())
+/// ```
+pub struct Core {
+    index: u32,
+    worker: Worker,
+    device: Device,
+}
+
+impl Core {
+    pub(crate) fn lease(device: Device, index: u32) -> Core {
+        Core { index, worker: Worker::new(), device }
+    }
+
+    /// Index, from 0.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// The device that it belongs to.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Runs on the calling thread.
+    pub(crate) fn run(&mut self, task: Task) -> Finished {
+        task.run(self.device.kernel(), self.index)
+    }
+
+    /// Runs on the core's own thread; [`Core::finish`] waits for it.
+    ///
+    /// # Errors
+    /// The task back, when no thread could be started.
+    pub(crate) fn start(&mut self, task: Task) -> Result<(), (Task, std::io::Error)> {
+        self.worker.start(task, self.index, &self.device)
+    }
+
+    /// Waits for what [`Core::start`] started; `None` when nothing was.
+    pub(crate) fn finish(&mut self) -> Option<Finished> {
+        self.worker.finish()
+    }
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Core({})", self.index)
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.worker.stop();
+        self.device.return_core(self.index);
+    }
+}
+
+/// Cores that several users share: each takes what is free, and gives it back.
+///
+/// ```
+/// let device = rknpu::Device::simulated(Default::default())?;
+/// let cores = device.cores()?;
+/// assert_eq!(cores.count(), 3);
+/// # Ok::<(), rknpu::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Cores(Arc<Pool>);
+
+/// The cores of a [`Cores`], and those who wait for one.
+pub(crate) struct Pool {
+    count: usize,
+    device: Device,
+    free: Mutex<Hand>,
+    returned: Condvar,
+}
+
+/// Cores by index.
+type Hand = [Option<Core>; CORES];
+
+impl Cores {
+    /// A pool of these cores.
+    ///
+    /// # Errors
+    /// [`Error::NoCore`] when there are none, or they are of different devices.
+    pub fn new(cores: Vec<Core>) -> Result<Cores> {
+        let none = Error::NoCore { core: 0, cores: 0 };
+        let Some(device) = cores.first().map(|core| core.device.clone()) else { return Err(none) };
+        if cores.iter().any(|core| !core.device.is(&device)) {
+            return Err(none);
+        }
+        let (count, mut free) = (cores.len(), Hand::default());
+        for core in cores {
+            let index = core.index as usize;
+            if let Some(place) = free.get_mut(index) {
+                *place = Some(core);
+            }
+        }
+        let returned = Condvar::new();
+        Ok(Cores(Arc::new(Pool { count, device, free: Mutex::new(free), returned })))
+    }
+
+    pub(crate) fn from_pool(pool: Arc<Pool>) -> Cores {
+        Cores(pool)
+    }
+
+    pub(crate) fn downgrade(&self) -> Weak<Pool> {
+        Arc::downgrade(&self.0)
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.count
+    }
+
+    /// The device that they belong to.
+    pub fn device(&self) -> &Device {
+        &self.0.device
+    }
+
+    /// Waits until one is free and takes up to `want` of the free ones, at least one.
+    pub(crate) fn take(&self, want: usize) -> Taken<'_> {
+        let mut free = self.0.free();
+        while free.iter().all(Option::is_none) {
+            free = self.0.returned.wait(free).unwrap_or_else(PoisonError::into_inner);
+        }
+        let mut cores = Hand::default();
+        let taken = free.iter_mut().filter(|core| core.is_some()).take(want.max(1));
+        let mut count = 0;
+        for (place, core) in cores.iter_mut().zip(taken) {
+            *place = core.take();
+            count += 1;
+        }
+        Taken { pool: &self.0, cores, count }
+    }
+}
+
+impl fmt::Debug for Cores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cores({})", self.count())
+    }
+}
+
+impl Pool {
+    fn free(&self) -> MutexGuard<'_, Hand> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Cores taken from a pool; they go back when dropped, after their work has ended.
+pub(crate) struct Taken<'a> {
+    pool: &'a Pool,
+    cores: Hand,
+    count: usize,
+}
+
+impl Taken<'_> {
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The cores taken, first to last.
+    pub(crate) fn cores(&mut self) -> impl DoubleEndedIterator<Item = &mut Core> {
+        self.cores.iter_mut().flatten()
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let mut free = self.pool.free();
+        for mut core in self.cores.iter_mut().filter_map(Option::take) {
+            // Nobody may take a core whose job is on the NPU, whatever became of its owner.
+            let _ = core.finish();
+            let index = core.index as usize;
+            if let Some(place) = free.get_mut(index) {
+                *place = Some(core);
+            }
+        }
+        drop(free);
+        self.pool.returned.notify_all();
+    }
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_gives_what_is_free_and_takes_it_back() {
+        let device = Device::simulated(Default::default()).unwrap();
+        let cores = device.cores().unwrap();
+        let first = cores.take(2);
+        assert_eq!(first.count(), 2);
+        let mut second = cores.take(3);
+        assert_eq!(second.count(), 1);
+        assert_eq!(second.cores().map(|c| c.index()).collect::<Vec<_>>(), [2]);
+        drop(first);
+        assert_eq!(cores.take(9).count(), 2);
+        drop(second);
+        assert!(matches!(device.core(0), Err(Error::CoreLeased { core: 0 })));
+        // The same pool for everybody, as long as somebody has it.
+        assert!(Arc::ptr_eq(&device.cores().unwrap().0, &cores.0));
+        drop(cores);
+        assert!(device.core(0).is_ok());
+    }
+
+    #[test]
+    fn a_pool_is_of_one_device() {
+        let a = Device::simulated(Default::default()).unwrap();
+        let b = Device::simulated(Default::default()).unwrap();
+        let mixed = vec![a.core(0).unwrap(), b.core(1).unwrap()];
+        assert!(Cores::new(mixed).is_err());
+        assert!(Cores::new(Vec::new()).is_err());
+    }
+}

@@ -1,0 +1,443 @@
+//! The NPU: an open driver, and what has been leased of it.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::Duration;
+
+use rknpu_sys::action;
+use rknpu_sys::layout::Precision;
+use rknpu_sys::regs::CORES;
+
+use crate::buffer::Doomed;
+use crate::capabilities::{Capabilities, Domains};
+use crate::core::{Core, Cores};
+use crate::domain::Domain;
+use crate::error::{Call, Error, Result};
+use crate::health::{Health, Record, Recovery};
+use crate::kernel::Kernel;
+use crate::lock::DeviceLock;
+use crate::open::{self, OpenOptions};
+use crate::scheduler::{Entry, Inside, Mode, Scheduler, Stay, Want};
+
+/// What a reset and what it stops need before the NPU takes work again.
+const SETTLE: Duration = Duration::from_millis(300);
+
+/// An open NPU; clones are the same.
+///
+/// Buffers, domains and cores keep it open. It is the one owner of the NPU: opening takes a lock that
+/// other processes with this crate respect.
+///
+/// ```
+/// use rknpu::Device;
+///
+/// let device = Device::simulated(Default::default())?;
+/// println!("{}", device.capabilities());
+/// assert_eq!(device.capabilities().version.to_string(), "0.9.8");
+/// # Ok::<(), rknpu::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Device(Arc<Inner>);
+
+struct Inner {
+    scheduler: Scheduler,
+    record: Record,
+    leases: Mutex<Leases>,
+    pool: Mutex<Weak<crate::core::Pool>>,
+    capabilities: Capabilities,
+    timeout_ms: u32,
+    recovery: Mutex<()>,
+    /// Resets so far: a job that failed before one need not ask for another.
+    resets: AtomicU64,
+    kernel: Arc<dyn Kernel>,
+    /// Last, so that nobody else opens the NPU while the driver still takes things back.
+    _lock: Option<DeviceLock>,
+}
+
+#[derive(Debug, Default)]
+struct Leases {
+    domains: u32,
+    cores: u32,
+}
+
+/// Counters of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceStats {
+    /// Changes of domain.
+    pub domain_switches: u64,
+    /// Resets of the NPU after a failed job.
+    pub recoveries: u64,
+    /// Domains leased now.
+    pub domains: u32,
+    /// Cores leased now.
+    pub cores: u32,
+}
+
+impl Device {
+    /// Opens the NPU, wherever it is: tries every DRM node and takes the one whose driver is `rknpu`.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`] with what each node answered; otherwise as [`Device::open_path`].
+    ///
+    /// ```no_run
+    /// let device = rknpu::Device::open()?;
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
+    pub fn open() -> Result<Device> {
+        OpenOptions::new().open()
+    }
+
+    /// Opens the NPU behind one node, such as `/dev/dri/card1`.
+    ///
+    /// # Errors
+    /// [`Error::NoNode`], [`Error::Permission`], [`Error::OtherDriver`], [`Error::Locked`],
+    /// [`Error::Open`].
+    ///
+    /// ```
+    /// use rknpu::{Device, Error};
+    ///
+    /// assert!(matches!(Device::open_path("/dev/dri/card99"), Err(Error::NoNode { .. })));
+    /// assert!(matches!(Device::open_path("/dev/null"), Err(Error::OtherDriver { .. })));
+    /// ```
+    pub fn open_path(path: impl AsRef<Path>) -> Result<Device> {
+        OpenOptions::new().open_path(path)
+    }
+
+    /// The simulated NPU: a machine of its own in this process, which runs the same register programs.
+    ///
+    /// # Errors
+    /// None with an ordinary configuration; with injected faults, what opening meets.
+    #[cfg(feature = "sim")]
+    pub fn simulated(config: rknpu_sim::Config) -> Result<Device> {
+        Device::simulated_on(&rknpu_sim::Machine::new(config))
+    }
+
+    /// A device on a simulated machine that the caller keeps, to look into it or to open it twice.
+    ///
+    /// # Errors
+    /// As [`Device::simulated`].
+    #[cfg(feature = "sim")]
+    pub fn simulated_on(machine: &rknpu_sim::Machine) -> Result<Device> {
+        Device::with_kernel(Arc::new(crate::kernel::Simulated::open(machine)), &OpenOptions::new())
+    }
+
+    /// A device on another kernel.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] when the kernel does not say its version.
+    pub fn with_kernel(kernel: Arc<dyn Kernel>, options: &OpenOptions) -> Result<Device> {
+        Device::new(kernel, options, None)
+    }
+
+    pub(crate) fn new(
+        kernel: Arc<dyn Kernel>,
+        options: &OpenOptions,
+        lock: Option<DeviceLock>,
+    ) -> Result<Device> {
+        let capabilities = Capabilities::detect(&*kernel)?;
+        Ok(Device(Arc::new(Inner {
+            scheduler: Scheduler::default(),
+            record: Record::new(),
+            leases: Mutex::default(),
+            pool: Mutex::default(),
+            capabilities,
+            timeout_ms: open::timeout_ms(options.timeout)?,
+            recovery: Mutex::default(),
+            resets: AtomicU64::new(0),
+            kernel,
+            _lock: lock,
+        })))
+    }
+
+    /// What this driver can do.
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.0.capabilities
+    }
+
+    /// What has gone wrong so far, in particular in `Drop`.
+    pub fn health(&self) -> Health {
+        self.0.record.snapshot()
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> DeviceStats {
+        let leases = self.leases();
+        DeviceStats {
+            domain_switches: self.0.scheduler.switches(),
+            recoveries: self.0.resets.load(Ordering::Relaxed),
+            domains: leases.domains.count_ones(),
+            cores: leases.cores.count_ones(),
+        }
+    }
+
+    /// Where it is: the node's path, or `sim`.
+    pub fn node(&self) -> &str {
+        self.0.kernel.node()
+    }
+
+    /// Leases a domain.
+    ///
+    /// # Errors
+    /// [`Error::NoDomain`], [`Error::DomainLeased`].
+    ///
+    /// ```
+    /// use rknpu::{Device, Error};
+    ///
+    /// let device = Device::simulated(Default::default())?;
+    /// let first = device.domain(5)?;
+    /// assert!(matches!(device.domain(5), Err(Error::DomainLeased { index: 5 })));
+    /// drop(first);
+    /// assert!(device.domain(5).is_ok());
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn domain(&self, index: u32) -> Result<Domain> {
+        let domains = self.capabilities().domains.count();
+        if index >= domains {
+            return Err(Error::NoDomain { index, domains });
+        }
+        let mut leases = self.leases();
+        if leases.domains & 1 << index != 0 {
+            return Err(Error::DomainLeased { index });
+        }
+        leases.domains |= 1 << index;
+        Ok(Domain::lease(self.clone(), index))
+    }
+
+    /// Leases the free domain with the lowest index.
+    ///
+    /// # Errors
+    /// [`Error::DomainsExhausted`].
+    pub fn new_domain(&self) -> Result<Domain> {
+        let domains = self.capabilities().domains.count();
+        let mut leases = self.leases();
+        let index = leases.domains.trailing_ones();
+        if index >= domains {
+            return Err(Error::DomainsExhausted { domains });
+        }
+        leases.domains |= 1 << index;
+        Ok(Domain::lease(self.clone(), index))
+    }
+
+    /// Leases a core.
+    ///
+    /// # Errors
+    /// [`Error::NoCore`], [`Error::CoreLeased`].
+    ///
+    /// ```
+    /// use rknpu::{Device, Error};
+    ///
+    /// let device = Device::simulated(Default::default())?;
+    /// let core = device.core(1)?;
+    /// assert!(matches!(device.core(1), Err(Error::CoreLeased { core: 1 })));
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn core(&self, core: u32) -> Result<Core> {
+        if core as usize >= CORES {
+            return Err(Error::NoCore { core, cores: CORES as u32 });
+        }
+        let mut leases = self.leases();
+        if leases.cores & 1 << core != 0 {
+            return Err(Error::CoreLeased { core });
+        }
+        leases.cores |= 1 << core;
+        Ok(Core::lease(self.clone(), core))
+    }
+
+    /// All cores as one pool, which every caller shares as long as one of them keeps it.
+    ///
+    /// # Errors
+    /// [`Error::CoreLeased`] when a core is leased on its own.
+    pub fn cores(&self) -> Result<Cores> {
+        let mut pool = self.0.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pool) = pool.upgrade() {
+            return Ok(Cores::from_pool(pool));
+        }
+        let cores = (0..CORES as u32).map(|core| self.core(core)).collect::<Result<Vec<_>>>()?;
+        let cores = Cores::new(cores)?;
+        *pool = cores.downgrade();
+        Ok(cores)
+    }
+
+    /// Whether both are the same open device.
+    pub fn is(&self, other: &Device) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    pub(crate) fn kernel(&self) -> &dyn Kernel {
+        &*self.0.kernel
+    }
+
+    pub(crate) fn share_kernel(&self) -> Arc<dyn Kernel> {
+        Arc::clone(&self.0.kernel)
+    }
+
+    pub(crate) fn record(&self) -> &Record {
+        &self.0.record
+    }
+
+    pub(crate) fn timeout_ms(&self) -> u32 {
+        self.0.timeout_ms
+    }
+
+    pub(crate) fn resets(&self) -> u64 {
+        self.0.resets.load(Ordering::Acquire)
+    }
+
+    fn leases(&self) -> MutexGuard<'_, Leases> {
+        self.0.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn return_domain(&self, index: u32) {
+        self.leases().domains &= !(1 << index);
+    }
+
+    pub(crate) fn return_core(&self, core: u32) {
+        self.leases().cores &= !(1 << core);
+    }
+
+    /// An error when the NPU is wedged.
+    pub(crate) fn check(&self) -> Result<()> {
+        if !self.0.record.is_wedged() {
+            return Ok(());
+        }
+        match self.health().wedged {
+            Some(report) => Err(Error::Wedged(report)),
+            None => Ok(()),
+        }
+    }
+
+    /// Enters a domain for one call on memory.
+    pub(crate) fn enter_for_memory(&self, domain: u32) -> Result<Entered> {
+        self.enter(domain, None, Stay::Work, true)
+    }
+
+    /// Enters a domain for jobs; `bound` to this thread unless it outlives the caller.
+    pub(crate) fn enter_for_jobs(
+        &self,
+        domain: u32,
+        precision: Precision,
+        bound: bool,
+    ) -> Result<Entered> {
+        let mode = match precision {
+            Precision::Int8 | Precision::Fp16 => Mode::Wide,
+            Precision::Int4 => Mode::Int4,
+        };
+        self.check()?;
+        self.enter(domain, Some(mode), Stay::Work, bound)
+    }
+
+    /// Keeps a domain active without working in it.
+    pub(crate) fn hold(&self, domain: u32) -> Result<Entered> {
+        self.check()?;
+        self.enter(domain, None, Stay::Hold, true)
+    }
+
+    fn enter(&self, domain: u32, mode: Option<Mode>, stay: Stay, bound: bool) -> Result<Entered> {
+        let caller = thread::current().id();
+        let inside = Inside { thread: bound.then_some(caller), stay };
+        let entry = self
+            .0
+            .scheduler
+            .enter(Want { domain, mode }, caller, inside)
+            .map_err(|busy| Error::DomainBusy { active: busy.active, wanted: domain })?;
+        let entered = Entered { device: self.clone(), inside };
+        if entry == Entry::Prepare {
+            // The first int8 job of a cold NPU, and a change to or from int4, hang without it.
+            let reset = self.0.kernel.action(action::ACT_RESET, 0);
+            self.0.scheduler.prepared(mode.filter(|_| reset.is_ok()));
+            reset.map_err(|errno| Error::Driver { call: Call::Action, domain, bytes: 0, errno })?;
+        }
+        Ok(entered)
+    }
+
+    /// Frees memory now, or when no other domain is active.
+    pub(crate) fn free(&self, doomed: Doomed) {
+        if self.0.record.is_wedged() {
+            return doomed.leak();
+        }
+        let inside = Inside { thread: Some(thread::current().id()), stay: Stay::Work };
+        let domain = doomed.domain().index();
+        if let Some(doomed) = self.0.scheduler.enter_or_keep(domain, inside, doomed) {
+            doomed.free();
+            self.leave(inside);
+        }
+    }
+
+    fn leave(&self, inside: Inside) {
+        let mut doomed = self.0.scheduler.leave(inside);
+        while !doomed.is_empty() {
+            for memory in doomed {
+                if self.0.record.is_wedged() {
+                    memory.leak();
+                } else {
+                    memory.free();
+                }
+            }
+            doomed = self.0.scheduler.freed();
+        }
+    }
+
+    /// Brings the NPU back after a failed job: waits until nothing of this process runs, resets, and sees
+    /// whether domains still switch. `seen` is [`Device::resets`] from before the job: when somebody
+    /// else has recovered since, that was enough. The caller works in no domain.
+    pub(crate) fn recover(&self, seen: u64) -> Recovery {
+        let _one_at_a_time = self.0.recovery.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.resets() != seen {
+            return Recovery::Reset;
+        }
+        self.0.scheduler.close();
+        let recovery = self.reset();
+        self.0.resets.fetch_add(1, Ordering::Release);
+        self.0.scheduler.prepared(None);
+        recovery
+    }
+
+    fn reset(&self) -> Recovery {
+        let kernel = &*self.0.kernel;
+        // The driver's own abort and reset take 200 ms; a job that ends meanwhile is harmless then.
+        kernel.pause(SETTLE);
+        if let Err(errno) = kernel.action(action::ACT_RESET, 0) {
+            return Recovery::ResetFailed(errno);
+        }
+        kernel.pause(SETTLE);
+        if self.capabilities().domains == Domains::Real {
+            // A wrong count shows as a switch that fails after 6 s.
+            let switch = |index| kernel.action(action::SET_IOMMU_DOMAIN_ID, index).map(drop);
+            let check = kernel
+                .action(action::GET_IOMMU_DOMAIN_ID, 0)
+                .and_then(|now| {
+                    switch((now + 1) % self.capabilities().domains.count()).map(|()| now)
+                })
+                .and_then(switch);
+            if let Err(errno) = check {
+                return Recovery::DomainsStuck(errno);
+            }
+        }
+        Recovery::Reset
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device")
+            .field("node", &self.node())
+            .field("capabilities", self.capabilities())
+            .field("stats", &self.stats())
+            .finish()
+    }
+}
+
+/// A place inside a domain.
+pub(crate) struct Entered {
+    device: Device,
+    inside: Inside,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.device.leave(self.inside);
+    }
+}

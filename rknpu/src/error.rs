@@ -1,0 +1,375 @@
+//! What can go wrong: the operation, its numbers and the way out.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rknpu_sys::layout::{LayoutError, Precision};
+use rustix::io::Errno;
+
+use crate::health::PostMortem;
+use crate::kernel::DriverVersion;
+use crate::program::ProgramError;
+
+/// Result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A call to the driver, as errors name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Call {
+    /// `ACTION`.
+    Action,
+    /// `MEM_CREATE`.
+    Create,
+    /// `MEM_MAP` and `mmap`.
+    Map,
+    /// `munmap`.
+    Unmap,
+    /// `MEM_SYNC`.
+    Sync,
+    /// `MEM_DESTROY`.
+    Destroy,
+    /// `SUBMIT`.
+    Submit,
+    /// `PRIME_FD_TO_HANDLE`, or a call to the dma-heap.
+    Import,
+}
+
+impl std::fmt::Display for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Call::Action => "ACTION",
+            Call::Create => "MEM_CREATE",
+            Call::Map => "MEM_MAP/mmap",
+            Call::Unmap => "munmap",
+            Call::Sync => "MEM_SYNC",
+            Call::Destroy => "MEM_DESTROY",
+            Call::Submit => "SUBMIT",
+            Call::Import => "import",
+        })
+    }
+}
+
+/// What a node answered when it was tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeAnswer {
+    /// The node.
+    pub path: PathBuf,
+    /// Its answer: a driver's name, or why it could not be asked.
+    pub answer: String,
+}
+
+/// An operation that did not succeed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No node belongs to the driver.
+    #[error(
+        "no NPU: no DRM node belongs to the rknpu driver ({}); load a kernel with the vendor driver, \
+         or use the simulated device",
+        list(tried)
+    )]
+    NoDevice {
+        /// Every node that was tried.
+        tried: Vec<NodeAnswer>,
+    },
+    /// The node belongs to another driver.
+    #[error("{} belongs to the driver {driver:?}, not to rknpu; `Device::open` finds the right node", path.display())]
+    OtherDriver {
+        /// The node.
+        path: PathBuf,
+        /// What stands behind it.
+        driver: String,
+    },
+    /// The node does not exist.
+    #[error("{} does not exist; `Device::open` finds the node, if there is one", path.display())]
+    NoNode {
+        /// The node.
+        path: PathBuf,
+    },
+    /// The node may not be opened.
+    #[error("{} may not be opened: permission denied; join the group that owns it (video or render)", path.display())]
+    Permission {
+        /// The node.
+        path: PathBuf,
+    },
+    /// The node could not be opened for another reason.
+    #[error("cannot open {}", path.display())]
+    Open {
+        /// The node.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        errno: Errno,
+    },
+    /// Another process owns the NPU.
+    #[error(
+        "{} is in use by {}; two processes can wedge the NPU until a reboot: wait for it to end, or \
+         open with `LockPolicy::Ignore` and a reason",
+        path.display(), owner(*pid)
+    )]
+    Locked {
+        /// The locked node.
+        path: PathBuf,
+        /// Who holds the lock, where the system says so.
+        pid: Option<u32>,
+    },
+    /// The driver cannot do this.
+    #[error("{feature} needs {needs}; this driver is {has}")]
+    Unsupported {
+        /// What was asked for.
+        feature: &'static str,
+        /// What it takes.
+        needs: &'static str,
+        /// What there is.
+        has: DriverVersion,
+    },
+    /// No such domain.
+    #[error("there is no domain {index}: this device has {domains}, numbered from 0")]
+    NoDomain {
+        /// Domain asked for.
+        index: u32,
+        /// Domains that the device has.
+        domains: u32,
+    },
+    /// The domain is leased already.
+    #[error("domain {index} is leased already; clone that `Domain`, or drop it first")]
+    DomainLeased {
+        /// Domain asked for.
+        index: u32,
+    },
+    /// Every domain is leased.
+    #[error("all {domains} domains are leased; drop one, or put more into each")]
+    DomainsExhausted {
+        /// Domains that the device has.
+        domains: u32,
+    },
+    /// This thread already keeps another domain active.
+    #[error(
+        "domain {wanted} cannot be entered: this thread keeps domain {active} active, and the device \
+         works in one at a time; drop that guard first"
+    )]
+    DomainBusy {
+        /// Domain that the thread holds.
+        active: u32,
+        /// Domain it asked for.
+        wanted: u32,
+    },
+    /// No such core.
+    #[error("there is no core {core}: this device has {cores}, numbered from 0")]
+    NoCore {
+        /// Core asked for.
+        core: u32,
+        /// Cores that there are.
+        cores: u32,
+    },
+    /// The core is leased already.
+    #[error("core {core} is leased already; one job at a time runs on a core")]
+    CoreLeased {
+        /// Core asked for.
+        core: u32,
+    },
+    /// A size that no buffer can have.
+    #[error("a buffer of {requested} bytes is not possible; it has 1 to {limit} bytes")]
+    Size {
+        /// Bytes asked for.
+        requested: u64,
+        /// Most that a domain can map.
+        limit: u64,
+    },
+    /// The domain's address space is used up.
+    #[error(
+        "domain {domain} has no room for {requested} bytes: {used} of {window} are in use and the \
+         largest gap is {largest_free}; free a buffer, or use another domain"
+    )]
+    IovaExhausted {
+        /// Domain.
+        domain: u32,
+        /// Bytes asked for, in whole pages.
+        requested: u64,
+        /// Bytes that this process has mapped in it.
+        used: u64,
+        /// Bytes that it can map.
+        window: u64,
+        /// Largest run of addresses that is free by this process's books.
+        largest_free: u64,
+        /// The driver's answer; absent when the books alone said no.
+        errno: Option<Errno>,
+    },
+    /// An arena has no run of bytes that long.
+    #[error(
+        "the arena has no {requested} bytes in one piece: {free} of {capacity} are free, at most {largest} together"
+    )]
+    ArenaFull {
+        /// Bytes asked for, in whole pages.
+        requested: u64,
+        /// Free bytes.
+        free: u64,
+        /// Bytes of the arena.
+        capacity: u64,
+        /// Longest free run.
+        largest: u64,
+    },
+    /// The driver refused a call.
+    #[error("{call} failed in domain {domain} on {bytes} bytes")]
+    Driver {
+        /// The call.
+        call: Call,
+        /// Domain concerned.
+        domain: u32,
+        /// Bytes concerned; 0 where none are.
+        bytes: u64,
+        /// Its answer.
+        #[source]
+        errno: Errno,
+    },
+    /// A range outside a buffer.
+    #[error("{len} bytes from {offset} on do not lie in a buffer of {size}")]
+    Range {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// Bytes that there are.
+        size: u64,
+    },
+    /// K or N does not tile.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// A shape beyond what a matmul was made for, or the NPU can do.
+    #[error("{what} = {value} is not possible here; the limit is {limit}")]
+    Shape {
+        /// The dimension: M, K, N.
+        what: &'static str,
+        /// What was asked for.
+        value: u64,
+        /// The nearest that is possible.
+        limit: u64,
+    },
+    /// A slice of the wrong length.
+    #[error("{what} has {got} elements; M={m} of K={k} and N={n} needs {want}")]
+    Length {
+        /// Which slice.
+        what: &'static str,
+        /// Elements given.
+        got: usize,
+        /// Elements needed.
+        want: usize,
+        /// Rows.
+        m: u64,
+        /// Inputs.
+        k: u32,
+        /// Outputs.
+        n: u32,
+    },
+    /// Weights of one precision for a matmul of another.
+    #[error("weights are {weights:?} but the matmul was made for {matmul:?}")]
+    Precision {
+        /// The weights'.
+        weights: Precision,
+        /// The matmul's.
+        matmul: Precision,
+    },
+    /// An activation outside -8..=7 for int4.
+    #[error("activation {value} at row {row}, column {column} does not fit into 4 bits (-8..=7)")]
+    Int4Range {
+        /// The value.
+        value: i8,
+        /// Row.
+        row: usize,
+        /// Column.
+        column: usize,
+    },
+    /// Buffers of different domains, or of different devices, in one job.
+    #[error("a job runs in one domain: {what} is in domain {got}, the job in domain {want}")]
+    ForeignDomain {
+        /// Which buffer.
+        what: &'static str,
+        /// Its domain.
+        got: u32,
+        /// The job's.
+        want: u32,
+    },
+    /// A register program that must not reach the NPU.
+    #[error("the register program was refused")]
+    Program(#[from] ProgramError),
+    /// A timeout that the driver would misread.
+    #[error("a timeout of {0:?} is not possible: 1 ms to 0x7fffffff ms")]
+    Timeout(Duration),
+    /// A job did not run to its end, twice.
+    #[error("the job failed and so did its repetition after a reset: {0}")]
+    JobFailed(Box<PostMortem>),
+    /// The NPU no longer answers.
+    #[error(
+        "the NPU is wedged and takes no more work: {0}; its buffers are kept until the process ends. Reboot the board if a new process meets the same"
+    )]
+    Wedged(Box<PostMortem>),
+    /// Something outside the driver failed.
+    #[error("{what}")]
+    Os {
+        /// What was attempted.
+        what: &'static str,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A probe's data came back changed.
+    #[error("{what}: byte {at} is {got:#04x}, {want:#04x} was written")]
+    Mismatch {
+        /// Where.
+        what: &'static str,
+        /// First byte that differs.
+        at: u64,
+        /// Found.
+        got: u8,
+        /// Wanted.
+        want: u8,
+    },
+}
+
+impl Error {
+    /// Whether memory or address space ran out: freeing some and asking again may work.
+    ///
+    /// ```
+    /// use rknpu::{Device, Error};
+    ///
+    /// let device = Device::simulated(Default::default())?;
+    /// let domain = device.domain(0)?;
+    /// let all = domain.alloc(2 << 30)?;
+    /// let error = domain.alloc(3 << 30).unwrap_err();
+    /// assert!(error.is_out_of_memory());
+    /// drop(all);
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(
+            self,
+            Error::IovaExhausted { .. }
+                | Error::ArenaFull { .. }
+                | Error::Driver { errno: Errno::NOMEM, .. }
+        )
+    }
+
+    /// The driver's errno, where one was the cause.
+    pub fn errno(&self) -> Option<Errno> {
+        match self {
+            Error::Driver { errno, .. } | Error::Open { errno, .. } => Some(*errno),
+            Error::IovaExhausted { errno, .. } => *errno,
+            Error::JobFailed(report) | Error::Wedged(report) => report.errno,
+            _ => None,
+        }
+    }
+}
+
+fn list(tried: &[NodeAnswer]) -> String {
+    if tried.is_empty() {
+        return "there are no DRM nodes".to_owned();
+    }
+    let answers: Vec<String> =
+        tried.iter().map(|n| format!("{}: {}", n.path.display(), n.answer)).collect();
+    answers.join("; ")
+}
+
+fn owner(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
+}

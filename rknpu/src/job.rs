@@ -1,0 +1,435 @@
+//! Jobs from register programs that the caller wrote.
+
+use std::fmt;
+
+use rknpu_sys::layout::Precision;
+use rknpu_sys::regs::{ATOM_BYTES, Block, Command, Format, cna, core as mac, dpu};
+use rknpu_sys::uapi::Task as TaskEntry;
+use zerocopy::IntoBytes;
+
+use crate::buffer::{self, Buffer, Memory};
+use crate::core::Core;
+use crate::domain::{Domain, Request};
+use crate::error::{Error, Result};
+use crate::health::Recovery;
+use crate::limits;
+use crate::matmul::{JobFailure, JobStats, task_entry};
+use crate::program::{ProgramError, trailer};
+use crate::worker::{Finished, Task};
+
+/// Programs start on multiples of this many bytes.
+const ALIGN: usize = 64;
+/// Commands of a program at most, trailer not counted.
+const COMMANDS: usize = 4096;
+
+/// Register programs, chained, with every buffer that they touch.
+///
+/// This is the layer below [`Matmul`](crate::Matmul), for programs that it does not write. Every command is
+/// looked at before the NPU is: it may write the registers of the convolution, array and output blocks
+/// only, and the ranges that it makes them read and write must lie in the job's own buffers. The trailer
+/// that chains and starts a program is added here.
+///
+/// ```
+/// use rknpu::program::Matmul;
+/// use rknpu::{Device, Job, Layout, Precision, reference};
+///
+/// let device = Device::simulated(Default::default())?;
+/// let domain = device.domain(0)?;
+/// let layout = Layout::new(32, 32, Precision::Int8)?;
+/// let mut weights = domain.alloc(layout.bytes() as usize)?;
+/// reference::tile_i8(layout, |k, n| (k == n) as i8, weights.as_mut_slice());
+/// let mut input = domain.alloc(32)?;
+/// input.as_mut_slice().fill(5);
+/// let buffers = vec![
+///     input.to_device()?,
+///     weights.to_device()?,
+///     domain.alloc(32 * 4)?.to_device()?,
+/// ];
+/// let program = Matmul {
+///     precision: Precision::Int8,
+///     m: 1, k: 32, n: 32,
+///     input: buffers[0].iova(), weights: buffers[1].iova(), output: buffers[2].iova(),
+///     next: None,
+/// };
+/// let commands = program.encode()?;
+/// let job = Job::new(&domain, &[&commands[..108]], buffers)?;
+/// let (job, stats) = job.run(&mut device.core(0)?)?;
+/// assert_eq!(stats.programs, 1);
+/// let output = job.into_buffers().remove(2).to_host()?;
+/// assert_eq!(output.as_slice()[..4], 5i32.to_le_bytes());
+/// # Ok::<(), rknpu::Error>(())
+/// ```
+///
+/// A buffer that the CPU may write is not taken:
+///
+/// ```compile_fail,E0308
+/// let device = rknpu::Device::simulated(Default::default())?;
+/// let domain = device.domain(0)?;
+/// let buffer = domain.alloc(4096)?; // a `Buffer<Host>`
+/// let job = rknpu::Job::new(&domain, &[], vec![buffer])?;
+/// # Ok::<(), rknpu::Error>(())
+/// ```
+///
+/// and a core takes one job at a time:
+///
+/// ```compile_fail,E0382
+/// # fn two(a: rknpu::Job, b: rknpu::Job, core: rknpu::Core) -> Result<(), rknpu::Error> {
+/// let running = a.submit(core)?;
+/// let second = b.submit(core)?; // the core has gone with the first job
+/// # Ok(()) }
+/// ```
+///
+/// ```
+/// # fn two(a: rknpu::Job, b: rknpu::Job, core: rknpu::Core) -> Result<(), rknpu::Error> {
+/// let (core, a) = a.submit(core)?.wait();
+/// let (core, b) = b.submit(core)?.wait();
+/// # Ok(()) }
+/// ```
+pub struct Job(Box<Parts>);
+
+struct Parts {
+    domain: Domain,
+    tasks: Memory,
+    programs: Memory,
+    count: u32,
+    buffers: Vec<Buffer<buffer::Device>>,
+}
+
+/// A job that was not made, or did not run: what it owned, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct Rejected<T: fmt::Debug> {
+    /// The buffers, or the job.
+    pub kept: T,
+    /// Why.
+    #[source]
+    pub error: Error,
+}
+
+impl<T: fmt::Debug> From<Rejected<T>> for Error {
+    /// Drops what was kept.
+    fn from(rejected: Rejected<T>) -> Error {
+        rejected.error
+    }
+}
+
+impl Job {
+    /// A job of `programs`, each without trailer, run in order on one core.
+    ///
+    /// # Errors
+    /// The buffers back and the reason: [`Error::Program`] for a program that must not run,
+    /// [`Error::ForeignDomain`] for a buffer of another domain, what allocating meets.
+    pub fn new(
+        domain: &Domain,
+        programs: &[&[Command]],
+        buffers: Vec<Buffer<buffer::Device>>,
+    ) -> Result<Job, Rejected<Vec<Buffer<buffer::Device>>>> {
+        match assemble(domain, programs, &buffers) {
+            Ok((tasks, memory)) => Ok(Job(Box::new(Parts {
+                domain: domain.clone(),
+                tasks,
+                programs: memory,
+                count: programs.len() as u32,
+                buffers,
+            }))),
+            Err(error) => Err(Rejected { kept: buffers, error }),
+        }
+    }
+
+    /// The buffers, in the order in which they were given.
+    pub fn buffers(&self) -> &[Buffer<buffer::Device>] {
+        &self.0.buffers
+    }
+
+    /// Gives the buffers back.
+    pub fn into_buffers(self) -> Vec<Buffer<buffer::Device>> {
+        self.0.buffers
+    }
+
+    /// Runs it on the calling thread.
+    ///
+    /// # Errors
+    /// The job back and [`Error::JobFailed`] when the NPU did not run it: it has been reset, what
+    /// the job's buffers hold is unspecified, and it may be tried again. [`Error::Wedged`] when the reset did
+    /// not help.
+    pub fn run(self, core: &mut Core) -> Result<(Job, JobStats), Rejected<Job>> {
+        let seen = core.device().resets();
+        let (task, entered) = match self.prepare(core, true) {
+            Ok(ready) => ready,
+            Err(error) => return Err(Rejected { kept: self, error }),
+        };
+        let finished = core.run(task);
+        drop(entered);
+        match self.conclude(&finished, core.index(), seen) {
+            Ok(stats) => Ok((self, stats)),
+            Err(error) => Err(Rejected { kept: self, error }),
+        }
+    }
+
+    /// Starts it on the core's own thread and returns at once. The domain stays active until it has ended.
+    ///
+    /// # Errors
+    /// Job and core back, and the reason.
+    pub fn submit(self, mut core: Core) -> Result<Running, Rejected<(Job, Core)>> {
+        let seen = core.device().resets();
+        let (mut task, entered) = match self.prepare(&core, false) {
+            Ok(ready) => ready,
+            Err(error) => return Err(Rejected { kept: (self, core), error }),
+        };
+        // Travels with the submission, so that forgetting the handle frees nothing under the NPU.
+        task.cargo = Some(self);
+        task.entered = Some(entered);
+        match core.start(task) {
+            Ok(()) => Ok(Running { core, seen }),
+            Err((task, source)) => {
+                let error = Error::Os { what: "cannot start the thread of an NPU core", source };
+                let Some(job) = task.cargo else { unreachable!("put in above") };
+                Err(Rejected { kept: (job, core), error })
+            }
+        }
+    }
+
+    fn prepare(&self, core: &Core, bound: bool) -> Result<(Task, crate::device::Entered)> {
+        let device = self.0.domain.device();
+        let want = self.0.domain.index();
+        if !core.device().is(device) {
+            return Err(Error::ForeignDomain { what: "another device's core", got: want, want });
+        }
+        device.check()?;
+        let entered = device.enter_for_jobs(want, Precision::Int8, bound)?;
+        let size = self.0.tasks.size();
+        let tasks =
+            self.0.tasks.object().cloned().ok_or(Error::Range { offset: 0, len: 0, size })?;
+        let task = Task {
+            tasks,
+            start: 0,
+            count: self.0.count,
+            domain: want,
+            timeout_ms: device.timeout_ms(),
+            cargo: None,
+            entered: None,
+        };
+        Ok((task, entered))
+    }
+
+    fn conclude(&self, finished: &Finished, core: u32, seen: u64) -> Result<JobStats> {
+        let Some(failure) = JobFailure::of(finished, core, self.0.programs.iova()) else {
+            return Ok(JobStats {
+                cores: 1,
+                submits: 1,
+                programs: self.0.count,
+                busy: finished.completion.busy,
+                retries: 0,
+            });
+        };
+        let device = self.0.domain.device();
+        let mut report = failure.report(&self.0.domain);
+        report.recovery = device.recover(seen);
+        device.record().failed(&report);
+        if report.recovery == Recovery::Reset {
+            return Err(Error::JobFailed(Box::new(report)));
+        }
+        device.record().wedge(&report);
+        Err(Error::Wedged(Box::new(report)))
+    }
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Parts { count, buffers, domain, .. } = &*self.0;
+        write!(f, "Job({count} programs on {} buffers in {})", buffers.len(), domain.index())
+    }
+}
+
+/// A job on its way. Dropping it waits for the job; forgetting it keeps the core and leaks the job's
+/// memory, which is never freed under the NPU.
+#[must_use = "dropping a running job waits for it and loses its outcome"]
+#[derive(Debug)]
+pub struct Running {
+    core: Core,
+    seen: u64,
+}
+
+impl Running {
+    /// Waits for the end, at most the device's timeout and what a reset takes.
+    ///
+    /// # Panics
+    /// Never: the job that [`Job::submit`] started comes back.
+    pub fn wait(mut self) -> (Core, Result<(Job, JobStats), Rejected<Job>>) {
+        let finished = self.core.finish();
+        let Some((job, finished)) = finished.and_then(|mut f| Some((f.cargo.take()?, f))) else {
+            unreachable!("`submit` started a task with a job as its cargo")
+        };
+        let result = match job.conclude(&finished, self.core.index(), self.seen) {
+            Ok(stats) => Ok((job, stats)),
+            Err(error) => Err(Rejected { kept: job, error }),
+        };
+        (self.core, result)
+    }
+
+    /// The core that it runs on.
+    pub fn core(&self) -> u32 {
+        self.core.index()
+    }
+}
+
+/// Checks programs, and writes them and their tasks.
+fn assemble(
+    domain: &Domain,
+    programs: &[&[Command]],
+    buffers: &[Buffer<buffer::Device>],
+) -> Result<(Memory, Memory)> {
+    for buffer in buffers {
+        let (got, want) = (buffer.domain().index(), domain.index());
+        if !buffer.domain().is(domain) {
+            return Err(Error::ForeignDomain { what: "a buffer", got, want });
+        }
+    }
+    let limit = limits::CHAIN as usize;
+    if !(1..=limit).contains(&programs.len()) {
+        let what = "programs in a job";
+        return Err(ProgramError::Count { what, got: programs.len(), limit }.into());
+    }
+    for (index, commands) in programs.iter().enumerate() {
+        if !(1..=COMMANDS).contains(&commands.len()) {
+            let (what, got) = ("commands in a program", commands.len());
+            return Err(ProgramError::Count { what, got, limit: COMMANDS }.into());
+        }
+        check(index, commands, buffers)?;
+    }
+
+    let stride = |commands: &[Command]| ((commands.len() + 4) * 8).next_multiple_of(ALIGN);
+    let bytes: usize = programs.iter().map(|commands| stride(commands)).sum();
+    let mut memory = Memory::create(domain, &Request::new(bytes as u64))?;
+    let task_bytes = programs.len() * size_of::<TaskEntry>();
+    let request = Request { kernel_mapping: true, ..Request::new(task_bytes as u64) };
+    let mut tasks = Memory::create(domain, &request)?;
+
+    let mut at = 0;
+    let base = memory.iova();
+    let places = tasks.bytes_mut().chunks_exact_mut(size_of::<TaskEntry>());
+    for ((index, commands), place) in programs.iter().enumerate().zip(places) {
+        let end = at + stride(commands);
+        let next = programs.get(index + 1).map(|next| (base + end as u64, next.len() as u32));
+        let out = memory.bytes_mut().get_mut(at..end).unwrap_or_default();
+        for (word, command) in out.chunks_exact_mut(8).zip(commands.iter().chain(&trailer(next))) {
+            word.copy_from_slice(&command.bits().to_le_bytes());
+        }
+        let entry =
+            TaskEntry { regcfg_amount: commands.len() as u32, ..task_entry(base + at as u64) };
+        place.copy_from_slice(entry.as_bytes());
+        at = end;
+    }
+    memory.clean(0..bytes as u64)?;
+    Ok((tasks, memory))
+}
+
+/// What a program makes the NPU read and write, from the last write to each register.
+struct Extents<'a> {
+    program: usize,
+    commands: &'a [Command],
+}
+
+impl Extents<'_> {
+    fn value(&self, register: u16) -> Result<u32, ProgramError> {
+        let written = self.commands.iter().rev().find(|c| c.register == register);
+        written.map(|c| c.value).ok_or(ProgramError::Missing { program: self.program, register })
+    }
+
+    /// Name, address and bytes of input, weights and output.
+    fn all(&self) -> Result<[(&'static str, u64, u64); 3], ProgramError> {
+        let con1 = self.value(cna::CONV_CON1)?;
+        let size = self.value(cna::DATA_SIZE0)?;
+        let channels = cna::DATA_SIZE1_CHANNEL_REAL.get(self.value(cna::DATA_SIZE1)?) + 1;
+        let points = u64::from(cna::DATA_SIZE0_WIDTH.get(size))
+            * u64::from(cna::DATA_SIZE0_HEIGHT.get(size));
+        let row = u64::from(channels) * bits(cna::CONV_CON1_IN_PRECISION.get(con1)) / 8;
+        let line = u64::from(cna::DMA_CON1_LINE_STRIDE.get(self.value(cna::DMA_CON1)?));
+        let input = match cna::CONV_CON1_ROW_MAJOR.get(con1) {
+            1 => points.saturating_sub(1) * (line * u64::from(ATOM_BYTES)).max(row) + row,
+            _ => points * row.next_multiple_of(ATOM_BYTES.into()),
+        };
+
+        let format = self.value(dpu::DATA_FORMAT)?;
+        let out_bits = bits(dpu::DATA_FORMAT_OUT_PRECISION.get(format));
+        let width = u64::from(self.value(dpu::DATA_CUBE_WIDTH)?) + 1;
+        let height = u64::from(self.value(dpu::DATA_CUBE_HEIGHT)?) + 1;
+        let channel = self.value(dpu::DATA_CUBE_CHANNEL)?;
+        let columns = dpu::CHANNEL_ORIGINAL.get(channel).max(dpu::CHANNEL.get(channel)) + 1;
+        // Batches of int4 rows spread their results over four times the space.
+        let spread = if out_bits == 16 && points > 1 { 4 } else { 1 };
+        let output = width * height * u64::from(columns) * out_bits / 8 * spread;
+
+        Ok([
+            ("input", self.value(cna::FEATURE_DATA_ADDR)?.into(), input),
+            (
+                "weights",
+                self.value(cna::DCOMP_ADDR0)?.into(),
+                self.value(cna::WEIGHT_SIZE0)?.into(),
+            ),
+            ("output", self.value(dpu::DST_BASE_ADDR)?.into(), output),
+        ])
+    }
+}
+
+/// Bits of an element; the widest for numbers that no format has.
+fn bits(format: u32) -> u64 {
+    match Format::from_code(format) {
+        Some(Format::Int4) => 4,
+        Some(Format::Int8) => 8,
+        Some(Format::Int16 | Format::Fp16) => 16,
+        Some(Format::Int32 | Format::Fp32) | None => 32,
+    }
+}
+
+fn check(
+    program: usize,
+    commands: &[Command],
+    buffers: &[Buffer<buffer::Device>],
+) -> Result<(), ProgramError> {
+    for (index, command) in commands.iter().enumerate() {
+        if let Some(why) = forbidden(command) {
+            let Command { block, register, .. } = *command;
+            return Err(ProgramError::Command { program, command: index, block, register, why });
+        }
+    }
+    for (what, address, len) in (Extents { program, commands }).all()? {
+        if address == 0 || !address.is_multiple_of(ATOM_BYTES.into()) {
+            return Err(ProgramError::Address { what, address });
+        }
+        let end = address + len;
+        let covers =
+            |b: &Buffer<buffer::Device>| b.iova() <= address && end <= b.iova() + b.len() as u64;
+        if len == 0 || !buffers.iter().any(covers) {
+            return Err(ProgramError::Outside { program, what, address, len });
+        }
+    }
+    Ok(())
+}
+
+/// Why a command may not stand in a job's program.
+fn forbidden(command: &Command) -> Option<&'static str> {
+    let Command { block, register, value } = *command;
+    if *command == Command::EMPTY {
+        return None;
+    }
+    let inside = match Block::from_id(block) {
+        Some(Block::Cna) => (cna::CONV_CON1..=cna::PAD_CON1).contains(&register),
+        Some(Block::Core) => (mac::MISC_CFG..=mac::RESERVED_3030).contains(&register),
+        Some(Block::Dpu) => {
+            register == dpu::S_POINTER || (dpu::FEATURE_MODE_CFG..=0x412c).contains(&register)
+        }
+        Some(Block::DpuRdma) => return Some("the second input's addresses are not checked"),
+        Some(Block::Pc | Block::Barrier | Block::Enable) => {
+            return Some("chaining and starting are added with the trailer");
+        }
+        None => return Some("no such block"),
+    };
+    if !inside {
+        return Some("the register is not one of the block's configuration");
+    }
+    if register == cna::DCOMP_CTRL && value != 0 {
+        return Some("compressed weights have no known size");
+    }
+    None
+}

@@ -1,0 +1,169 @@
+//! The boundary to whatever answers for the NPU: the `rknpu` driver, the simulator, or another.
+
+mod drm;
+mod linux;
+#[cfg(feature = "sim")]
+mod sim;
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use rknpu_sys::flags::{CoreMask, MemFlags, SyncFlags};
+use rknpu_sys::regs::{CORES, pc::TASKS_PER_COMMIT};
+use rknpu_sys::uapi::Task;
+use rustix::io::Errno;
+
+pub use crate::mapping::{Mapping, Object, Unmap};
+pub(crate) use linux::{Linux, driver_name};
+#[cfg(feature = "sim")]
+pub(crate) use sim::Simulated;
+#[cfg(feature = "sim")]
+pub use sim::simulated;
+
+/// Driver version as `ACTION` reports it: 0.9.8 is 908.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DriverVersion(pub u32);
+
+impl DriverVersion {
+    /// First with domain ids in its structs.
+    pub const DOMAIN_IDS: DriverVersion = DriverVersion(906);
+    /// First with page-granular address space (flag 0x400).
+    pub const UNALIGNED_IOVA: DriverVersion = DriverVersion(907);
+    /// First that counts who uses a domain before it switches: needed for more than one.
+    pub const SAFE_DOMAINS: DriverVersion = DriverVersion(908);
+}
+
+impl fmt::Display for DriverVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.0 / 10_000, self.0 / 100 % 100, self.0 % 100)
+    }
+}
+
+impl fmt::Debug for DriverVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What to allocate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Create {
+    /// Bytes, above 0 and below 4 GiB.
+    pub size: u64,
+    /// How.
+    pub flags: MemFlags,
+    /// Domain to map it in.
+    pub domain: u32,
+}
+
+/// One core's share of work: a range of a task array.
+#[derive(Clone, Copy, Debug)]
+pub struct Submission<'a> {
+    /// Buffer with the task array; it has a kernel mapping.
+    pub tasks: &'a Object,
+    /// First task.
+    pub start: u32,
+    /// Tasks, 1..=4095, all inside the buffer.
+    pub count: u32,
+    /// Domain of every address in the programs.
+    pub domain: u32,
+    /// Core, 0..=2.
+    pub core: u32,
+    /// 1..=0x7fff_ffff ms.
+    pub timeout_ms: u32,
+}
+
+impl Submission<'_> {
+    /// The core as a mask.
+    pub fn mask(&self) -> CoreMask {
+        CoreMask::from_bits_retain(1 << self.core)
+    }
+
+    /// Whether the driver may be asked: it checks none of this, and reads and writes past the task
+    /// buffer when the range is wrong.
+    pub fn is_sound(&self) -> bool {
+        let end = u64::from(self.start) + u64::from(self.count);
+        end * size_of::<Task>() as u64 <= self.tasks.size()
+            && (1..=TASKS_PER_COMMIT).contains(&self.count)
+            && (self.core as usize) < CORES
+            && (1..=i32::MAX as u32).contains(&self.timeout_ms)
+    }
+}
+
+/// What the driver reports of a submission, also when it failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Completion {
+    /// Tasks done.
+    pub tasks_done: u32,
+    /// From commit to interrupt; zero when nothing ran.
+    pub busy: Duration,
+}
+
+/// A driver, as this crate needs it.
+///
+/// The implementations here are Linux's `rknpu` and the simulator; a third can come from outside, through
+/// [`Device::with_kernel`](crate::Device::with_kernel). Implementing it needs no `unsafe` by itself: the
+/// promises are those of [`Object::from_raw`] and [`Mapping::from_raw`]. Calls must be safe from any
+/// thread; the device makes sure that none names another domain than the one whose jobs run.
+pub trait Kernel: Send + Sync + fmt::Debug {
+    /// Where it is: a path, or `sim`.
+    fn node(&self) -> &str;
+
+    /// `ACTION`: the value that the call leaves.
+    ///
+    /// # Errors
+    /// The driver's errno, here and below.
+    fn action(&self, code: u32, value: u32) -> Result<u32, Errno>;
+
+    /// `MEM_CREATE`.
+    ///
+    /// # Errors
+    /// EFAULT: no address space; ENOMEM: no memory; EINVAL: anything else.
+    fn create(&self, create: &Create) -> Result<Object, Errno>;
+
+    /// `MEM_MAP` and `mmap`, all of the object.
+    ///
+    /// # Errors
+    /// The errno of either.
+    fn map(&self, object: &Object) -> Result<Mapping, Errno>;
+
+    /// `MEM_SYNC` over a range that lies inside the object.
+    ///
+    /// # Errors
+    /// EINVAL when the domain cannot be switched to.
+    fn sync(&self, object: &Object, flags: SyncFlags, offset: u64, len: u64) -> Result<(), Errno>;
+
+    /// `MEM_DESTROY`, after the mapping has gone.
+    ///
+    /// # Errors
+    /// The object back: the driver still has it.
+    fn destroy(&self, object: Object) -> Result<(), (Object, Errno)>;
+
+    /// `SUBMIT`, blocking.
+    ///
+    /// # Errors
+    /// ETIMEDOUT when it ran too long, EINVAL when it was not run.
+    fn submit(&self, submission: &Submission<'_>) -> (Completion, Result<(), Errno>);
+
+    /// Imports a dma-buf into the live domain; the descriptor may be closed afterwards.
+    ///
+    /// # Errors
+    /// ENOMEM when descriptors run out, EINVAL for something that is no dma-buf.
+    fn import(&self, dma_buf: BorrowedFd<'_>) -> Result<Object, Errno>;
+
+    /// Waits, on the driver's clock.
+    fn pause(&self, time: Duration);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_print_as_the_driver_writes_them() {
+        assert_eq!(DriverVersion(908).to_string(), "0.9.8");
+        assert_eq!(format!("{:?}", DriverVersion(10_203)), "1.2.3");
+        assert!(DriverVersion::UNALIGNED_IOVA < DriverVersion::SAFE_DOMAINS);
+    }
+}

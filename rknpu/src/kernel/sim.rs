@@ -1,0 +1,77 @@
+//! The simulated driver.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rknpu_sim::{File, Machine};
+use rknpu_sys::drm;
+use rknpu_sys::ioctl::{self, Request};
+use rustix::io::Errno;
+
+use super::drm::{Calls, Vetted};
+use super::{Kernel, Mapping, Unmap};
+
+/// A file on a simulated machine.
+#[derive(Debug)]
+pub(crate) struct Simulated {
+    file: File,
+}
+
+impl Simulated {
+    pub(crate) fn open(machine: &Machine) -> Simulated {
+        Simulated { file: machine.open() }
+    }
+}
+
+/// A kernel on a simulated machine, to wrap in another [`Kernel`]: one that counts, delays or fails.
+pub fn simulated(machine: &Machine) -> Arc<dyn Kernel> {
+    Arc::new(Simulated::open(machine))
+}
+
+/// Keeps a simulated mapping until it is unmapped.
+#[derive(Debug)]
+struct Held(Mutex<Option<rknpu_sim::Mapping>>);
+
+impl Unmap for Held {
+    unsafe fn unmap(&self, _: NonNull<u8>, _: usize) -> Result<(), Errno> {
+        drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
+        Ok(())
+    }
+}
+
+impl Calls for Simulated {
+    fn node(&self) -> &str {
+        "sim"
+    }
+
+    fn call<T: Request>(&self, request: &mut Vetted<T>) -> Result<(), Errno> {
+        let arg = std::ptr::from_mut(request.get_mut()).cast();
+        // SAFETY: `arg` is a live struct of the size that its word says (`Request`); no struct that
+        // this crate sends holds an address for the kernel to write to.
+        unsafe { self.file.ioctl(T::REQUEST, arg) }.map(drop)
+    }
+
+    fn map(&self, offset: u64, len: usize) -> Result<Mapping, Errno> {
+        let held = self.file.mmap(offset, len)?;
+        let start = NonNull::new(held.as_ptr()).ok_or(Errno::NOMEM)?;
+        let owner = Arc::new(Held(Mutex::new(Some(held))));
+        // SAFETY: `len` bytes are mapped there until `owner` drops the simulator's mapping, which it
+        // does when it unmaps; nothing else in the process was given the address.
+        Ok(unsafe { Mapping::from_raw(start, len, owner) })
+    }
+
+    fn import(&self, dma_buf: BorrowedFd<'_>) -> Result<u32, Errno> {
+        let mut request = drm::PrimeHandle { fd: dma_buf.as_raw_fd(), ..Default::default() };
+        let arg = std::ptr::from_mut(&mut request).cast();
+        // SAFETY: the word takes a `PrimeHandle`, which `arg` points to.
+        unsafe { self.file.ioctl(ioctl::PRIME_FD_TO_HANDLE, arg)? };
+        Ok(request.handle)
+    }
+
+    fn pause(&self, time: Duration) {
+        self.file.machine().sleep(time);
+    }
+}

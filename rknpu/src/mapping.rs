@@ -1,0 +1,276 @@
+//! What a kernel hands out: objects, mappings, and exclusive claims on ranges of a mapping.
+//!
+//! Together with the two kernels this is the only file with `unsafe` code. Three types carry the
+//! proofs, so that everything above them is safe:
+//!
+//! * [`Object`]: a live kernel object. It is not `Clone`, and only `destroy` consumes it, so whoever
+//!   holds a reference to one may hand its `obj_addr` to the driver.
+//! * [`Mapping`]: mapped memory that stays mapped until the value goes.
+//! * [`Span`]: the claim on a range of a mapping. Spans of one mapping never overlap, because the only
+//!   ways to make one are to take a fresh mapping whole and to split another span.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+/// A live kernel object: a buffer that the driver knows.
+///
+/// The driver dereferences `obj_addr`, a kernel pointer, without looking it up. It is never printed
+/// and never taken from outside.
+pub struct Object {
+    handle: u32,
+    obj_addr: u64,
+    iova: u64,
+    size: u64,
+    sram: u64,
+}
+
+impl Object {
+    /// An object that a [`Kernel`](crate::kernel::Kernel) has just created.
+    ///
+    /// # Safety
+    /// `handle` and `obj_addr` name a live object of that kernel that no other `Object` names, the
+    /// NPU sees exactly its `size` bytes at `iova`, and it lives until `destroy` takes the value.
+    pub unsafe fn from_raw(handle: u32, obj_addr: u64, iova: u64, size: u64, sram: u64) -> Object {
+        Object { handle, obj_addr, iova, size, sram }
+    }
+
+    /// As [`Object::from_raw`], inside the crate: `reply` is what `MEM_CREATE` has just answered.
+    pub(crate) fn created(reply: &rknpu_sys::uapi::MemCreate) -> Object {
+        Object {
+            handle: reply.handle,
+            obj_addr: reply.obj_addr,
+            iova: reply.dma_addr,
+            size: reply.size,
+            sram: reply.sram_size,
+        }
+    }
+
+    /// Handle in the kernel's file.
+    pub fn handle(&self) -> u32 {
+        self.handle
+    }
+
+    /// The kernel's own address of the object, for `MEM_SYNC` and `SUBMIT`.
+    pub fn obj_addr(&self) -> u64 {
+        self.obj_addr
+    }
+
+    /// First address at which the NPU sees it, in its domain.
+    pub fn iova(&self) -> u64 {
+        self.iova
+    }
+
+    /// Bytes, a whole number of pages.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Bytes of it in SRAM.
+    pub fn sram(&self) -> u64 {
+        self.sram
+    }
+}
+
+impl fmt::Debug for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Object {{ handle: {}, iova: {:#x}, size: {} }}",
+            self.handle, self.iova, self.size
+        )
+    }
+}
+
+/// Takes a mapping back.
+pub trait Unmap: Send + Sync + fmt::Debug {
+    /// Unmaps.
+    ///
+    /// # Safety
+    /// The range is one that this value's kernel mapped, and nothing refers to it any more.
+    ///
+    /// # Errors
+    /// The kernel's errno; the range then stays mapped.
+    unsafe fn unmap(&self, start: NonNull<u8>, len: usize) -> Result<(), Errno>;
+}
+
+/// Mapped memory of one object.
+#[derive(Debug)]
+pub struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+    owner: Arc<dyn Unmap>,
+}
+
+// SAFETY: the pointer is to plain memory that no thread owns; access goes through `Span`, which
+// gives shared slices by `&` and exclusive ones by `&mut`.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Memory that a [`Kernel`](crate::kernel::Kernel) has just mapped.
+    ///
+    /// # Safety
+    /// `len` bytes from `start` are readable and writable until `owner` unmaps them, which only this
+    /// value asks for; nothing else in the process refers to them.
+    pub unsafe fn from_raw(start: NonNull<u8>, len: usize, owner: Arc<dyn Unmap>) -> Mapping {
+        Mapping { start, len, owner }
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Unmaps, and says whether that worked; dropping does the same silently.
+    pub(crate) fn release(self) -> Result<(), Errno> {
+        let this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: `this` is never dropped, so its owner is read out once; the range is the one that
+        // the owner mapped (`from_raw`), and with the value consumed no span refers to it.
+        unsafe {
+            let owner = std::ptr::read(&this.owner);
+            owner.unmap(this.start, this.len)
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // A failure here has nobody to tell; the device's own paths use `release`.
+        // SAFETY: as in `release`.
+        let _ = unsafe { self.owner.unmap(self.start, self.len) };
+    }
+}
+
+/// The exclusive claim on a range of a mapping.
+#[derive(Debug)]
+pub(crate) struct Span {
+    mapping: Arc<Mapping>,
+    offset: usize,
+    len: usize,
+}
+
+impl Span {
+    /// All of a fresh mapping.
+    pub(crate) fn whole(mapping: Mapping) -> Span {
+        let len = mapping.len();
+        Span { mapping: Arc::new(mapping), offset: 0, len }
+    }
+
+    /// First byte in the mapping.
+    pub(crate) fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The first `at` bytes (at most all) and the rest.
+    pub(crate) fn split(self, at: usize) -> (Span, Span) {
+        let at = at.min(self.len);
+        let rest = Span {
+            mapping: Arc::clone(&self.mapping),
+            offset: self.offset + at,
+            len: self.len - at,
+        };
+        (Span { len: at, ..self }, rest)
+    }
+
+    /// One span of two that touch, the first before the second; both back when they do not.
+    pub(crate) fn join(self, next: Span) -> Result<Span, (Span, Span)> {
+        if Arc::ptr_eq(&self.mapping, &next.mapping) && self.offset + self.len == next.offset {
+            Ok(Span { len: self.len + next.len, ..self })
+        } else {
+            Err((self, next))
+        }
+    }
+
+    /// The mapping, when this is the last span of it.
+    pub(crate) fn into_mapping(self) -> Option<Mapping> {
+        Arc::into_inner(self.mapping)
+    }
+
+    /// The bytes.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: the range lies in the mapping (whole, or split from one that does), which lives as
+        // long as the `Arc`; no other span covers it, and `&mut` access needs `&mut self`.
+        unsafe {
+            std::slice::from_raw_parts(self.mapping.start.as_ptr().add(self.offset), self.len)
+        }
+    }
+
+    /// The bytes.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`, and `&mut self` makes this the only reference into the range.
+        unsafe {
+            std::slice::from_raw_parts_mut(self.mapping.start.as_ptr().add(self.offset), self.len)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[derive(Debug, Default)]
+    struct Heap(AtomicUsize);
+
+    impl Unmap for Heap {
+        unsafe fn unmap(&self, start: NonNull<u8>, len: usize) -> Result<(), Errno> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            // SAFETY: `mapping` leaked a boxed slice of this length.
+            drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(start.as_ptr(), len)) });
+            Ok(())
+        }
+    }
+
+    fn mapping(len: usize, heap: &Arc<Heap>) -> Mapping {
+        let start = NonNull::from(Box::leak(vec![0u8; len].into_boxed_slice())).cast();
+        // SAFETY: leaked memory, referred to by nothing else.
+        unsafe { Mapping::from_raw(start, len, heap.clone()) }
+    }
+
+    #[test]
+    fn spans_split_join_and_give_the_mapping_back() {
+        let heap = Arc::new(Heap::default());
+        let (mut a, mut b) = Span::whole(mapping(64, &heap)).split(16);
+        a.bytes_mut().fill(1);
+        b.bytes_mut().fill(2);
+        assert_eq!((a.len(), b.len(), b.offset()), (16, 48, 16));
+        let (b, a) = b.join(a).unwrap_err();
+        let whole = a.join(b).unwrap();
+        assert_eq!(whole.bytes()[15..17], [1, 2]);
+        whole.into_mapping().unwrap().release().unwrap();
+        assert_eq!(heap.0.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_mapping_stays_while_a_span_lives() {
+        let heap = Arc::new(Heap::default());
+        let (a, b) = Span::whole(mapping(32, &heap)).split(99);
+        assert_eq!((a.len(), b.len()), (32, 0));
+        assert!(a.into_mapping().is_none());
+        assert_eq!(heap.0.load(Ordering::Relaxed), 0);
+        drop(b);
+        assert_eq!(heap.0.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn an_object_does_not_print_its_kernel_address() {
+        // SAFETY: never given to a kernel.
+        let object = unsafe { Object::from_raw(3, 0xffff_8881_dead_beef, 0x1000, 4096, 0) };
+        assert!(!format!("{object:?}").contains("beef"));
+    }
+}

@@ -1,0 +1,194 @@
+//! Element types: what goes in, what comes out, and how rows reach the NPU and results come back.
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use rknpu_sys::layout::Precision;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::error::{Error, Result};
+use crate::program::output_bytes;
+
+/// int8 in, i32 out.
+#[derive(Clone, Copy, Debug)]
+pub enum Int8 {}
+
+/// Half floats in, f32 out.
+#[derive(Clone, Copy, Debug)]
+pub enum Fp16 {}
+
+/// 4-bit integers in, one in an `i8` each; i32 out, summed on the CPU from the i16 results of each
+/// K slice. A slice's sum saturates at the limits of i16.
+#[derive(Clone, Copy, Debug)]
+pub enum Int4 {}
+
+/// An element type of a [`Matmul`](super::Matmul).
+pub trait Element: sealed::Steps {}
+
+impl Element for Int8 {}
+impl Element for Fp16 {}
+impl Element for Int4 {}
+
+pub(crate) mod sealed {
+    use super::{FromBytes, Immutable, Precision, Result};
+
+    /// The steps around a job.
+    pub trait Steps {
+        /// Of the activations.
+        type Input: Copy;
+        /// Of the NPU's results for a K slice.
+        type Partial: FromBytes + Immutable + Copy;
+        /// Of the results.
+        type Output: Copy;
+        /// Weights' and activations'.
+        const PRECISION: Precision;
+
+        /// Refuses values that the NPU cannot take.
+        fn check(activations: &[Self::Input], k: usize) -> Result<()>;
+
+        /// Writes inputs of one row as the NPU reads them.
+        fn gather(inputs: &[Self::Input], out: &mut [u8]);
+
+        /// Writes the sums of a row's partial results, one from each K slice, `apart` elements from the
+        /// other.
+        fn scatter(parts: &[Self::Partial], apart: usize, slices: usize, out: &mut [Self::Output]);
+    }
+}
+
+use sealed::Steps;
+
+/// Bytes of one result.
+pub(crate) const fn result_bytes<E: Steps>() -> usize {
+    output_bytes(E::PRECISION) as usize
+}
+
+impl Steps for Int8 {
+    type Input = i8;
+    type Partial = i32;
+    type Output = i32;
+    const PRECISION: Precision = Precision::Int8;
+
+    fn check(_: &[i8], _: usize) -> Result<()> {
+        Ok(())
+    }
+
+    #[inline]
+    fn gather(inputs: &[i8], out: &mut [u8]) {
+        out.copy_from_slice(inputs.as_bytes());
+    }
+
+    #[inline]
+    fn scatter(parts: &[i32], apart: usize, slices: usize, out: &mut [i32]) {
+        // K is bounded so that no sum of products leaves i32.
+        sum(parts, apart, slices, out, i32::wrapping_add);
+    }
+}
+
+impl Steps for Fp16 {
+    type Input = f16;
+    type Partial = f32;
+    type Output = f32;
+    const PRECISION: Precision = Precision::Fp16;
+
+    fn check(_: &[f16], _: usize) -> Result<()> {
+        Ok(())
+    }
+
+    #[inline]
+    fn gather(inputs: &[f16], out: &mut [u8]) {
+        out.copy_from_slice(inputs.reinterpret_cast().as_bytes());
+    }
+
+    #[inline]
+    fn scatter(parts: &[f32], apart: usize, slices: usize, out: &mut [f32]) {
+        sum(parts, apart, slices, out, |a: f32, b| a + b);
+    }
+}
+
+impl Steps for Int4 {
+    type Input = i8;
+    type Partial = i16;
+    type Output = i32;
+    const PRECISION: Precision = Precision::Int4;
+
+    fn check(activations: &[i8], k: usize) -> Result<()> {
+        match activations.iter().position(|v| !(-8..=7).contains(v)) {
+            None => Ok(()),
+            Some(at) => {
+                Err(Error::Int4Range { value: activations[at], row: at / k, column: at % k })
+            }
+        }
+    }
+
+    #[inline]
+    fn gather(inputs: &[i8], out: &mut [u8]) {
+        for (byte, pair) in out.iter_mut().zip(inputs.chunks_exact(2)) {
+            *byte = (pair[0] as u8 & 0xf) | (pair[1] as u8) << 4;
+        }
+    }
+
+    #[inline]
+    fn scatter(parts: &[i16], apart: usize, slices: usize, out: &mut [i32]) {
+        sum(parts, apart, slices, out, |a: i32, b| a + i32::from(b));
+    }
+}
+
+/// Sums a row's partial results into `out`, two slices at a time, so that `out` is passed over half as
+/// often. `parts` has a row of `out.len()` for each slice, `apart` elements from each other: the plan
+/// that laid them out is the caller's.
+#[inline]
+fn sum<P: Copy, O: Copy + Default>(
+    parts: &[P],
+    apart: usize,
+    slices: usize,
+    out: &mut [O],
+    add: impl Fn(O, P) -> O,
+) {
+    let len = out.len();
+    let row = |slice: usize| &parts[slice * apart..][..len];
+    for slice in (0..slices).step_by(2) {
+        let (a, b) = (row(slice), (slice + 1 < slices).then(|| row(slice + 1)));
+        let start = |o: O| if slice == 0 { O::default() } else { o };
+        match b {
+            Some(b) => {
+                for ((o, &a), &b) in out.iter_mut().zip(a).zip(b) {
+                    *o = add(add(start(*o), a), b);
+                }
+            }
+            None => {
+                for (o, &a) in out.iter_mut().zip(a) {
+                    *o = add(start(*o), a);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_every_slice_are_summed() {
+        for slices in 1..6usize {
+            // Rows of 3, 5 apart, the first row's values 1, 2, 3 and each slice's ten times as much.
+            let parts: Vec<i32> = (0..slices)
+                .flat_map(|s| {
+                    (1..=5).map(move |i| if i > 3 { 999 } else { i * 10i32.pow(s as u32) })
+                })
+                .collect();
+            let ones: i32 = (0..slices).map(|s| 10i32.pow(s as u32)).sum();
+            let mut out = [-7; 3];
+            Int8::scatter(&parts, 5, slices, &mut out);
+            assert_eq!(out, [ones, 2 * ones, 3 * ones]);
+        }
+    }
+
+    #[test]
+    fn int4_values_are_packed_low_nibble_first_and_checked() {
+        let mut out = [0u8; 2];
+        Int4::gather(&[-8, 7, -1, 0], &mut out);
+        assert_eq!(out, [0x78, 0x0f]);
+        let error = Int4::check(&[0, 7, -9, 0], 2).unwrap_err();
+        assert!(matches!(error, Error::Int4Range { value: -9, row: 1, column: 0 }));
+    }
+}

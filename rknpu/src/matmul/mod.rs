@@ -1,0 +1,331 @@
+//! Matrix multiplication on the NPU.
+
+mod element;
+pub(crate) mod plan;
+mod scratch;
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use rknpu_sys::layout::Layout;
+use rknpu_sys::regs::ATOM_BYTES;
+
+pub use element::{Element, Fp16, Int4, Int8};
+
+use crate::buffer::{self, Buffer};
+use crate::core::Cores;
+use crate::domain::Domain;
+use crate::error::{Error, Result};
+use crate::health::{PostMortem, Recovery};
+use crate::limits;
+use plan::{Capacity, Plan, cores_for};
+use scratch::{Failure, Scratch};
+pub(crate) use scratch::{JobFailure, task_entry};
+
+/// A weight on the device: where it starts in a buffer, and how it lies there.
+///
+/// Nothing is allocated for it, so a buffer or an arena's part can hold any number of weights.
+///
+/// ```
+/// use rknpu::{Layout, Precision, WeightRef};
+///
+/// let device = rknpu::Device::simulated(Default::default())?;
+/// let layout = Layout::new(64, 32, Precision::Int8)?;
+/// let buffer = device.domain(0)?.alloc(layout.bytes() as usize)?.to_device()?;
+/// let weight = WeightRef::new(&buffer, 0, layout)?;
+/// assert_eq!(weight.iova(), buffer.iova());
+/// # Ok::<(), rknpu::Error>(())
+/// ```
+///
+/// A buffer that the CPU may write is none:
+///
+/// ```compile_fail,E0308
+/// use rknpu::{Layout, Precision, WeightRef};
+///
+/// let device = rknpu::Device::simulated(Default::default())?;
+/// let layout = Layout::new(64, 32, Precision::Int8)?;
+/// let buffer = device.domain(0)?.alloc(layout.bytes() as usize)?; // still the CPU's
+/// let weight = WeightRef::new(&buffer, 0, layout)?;
+/// # Ok::<(), rknpu::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct WeightRef<'a> {
+    buffer: &'a Buffer<buffer::Device>,
+    offset: u64,
+    layout: Layout,
+}
+
+impl<'a> WeightRef<'a> {
+    /// The weight whose tiles start `offset` bytes into `buffer`.
+    ///
+    /// # Errors
+    /// [`Error::Range`] when it does not lie in the buffer, or its start is no multiple of 16.
+    pub fn new(
+        buffer: &'a Buffer<buffer::Device>,
+        offset: u64,
+        layout: Layout,
+    ) -> Result<WeightRef<'a>> {
+        let (len, size) = (layout.bytes(), buffer.len() as u64);
+        let aligned = offset.is_multiple_of(ATOM_BYTES.into());
+        if !aligned || offset.checked_add(len).is_none_or(|end| end > size) {
+            return Err(Error::Range { offset, len, size });
+        }
+        Ok(WeightRef { buffer, offset, layout })
+    }
+
+    /// How it lies there.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// First address at which the NPU sees it.
+    pub fn iova(&self) -> u64 {
+        self.buffer.iova() + self.offset
+    }
+
+    /// The buffer.
+    pub fn buffer(&self) -> &'a Buffer<buffer::Device> {
+        self.buffer
+    }
+}
+
+/// The largest shapes that a [`Matmul`] keeps scratch memory for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MatmulLimits {
+    /// Rows that it usually sees; more are run in blocks.
+    pub rows: u32,
+    /// Largest K, at most [`limits::K`].
+    pub k: u32,
+    /// Largest N.
+    pub n: u32,
+}
+
+/// What a matmul took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct JobStats {
+    /// Cores that it was split over.
+    pub cores: u32,
+    /// Submits, on all cores together.
+    pub submits: u32,
+    /// Register programs in them.
+    pub programs: u32,
+    /// Time that the driver reports for them, summed over the cores.
+    pub busy: Duration,
+    /// Runs in vain before the one that counts, ended by a reset of the NPU.
+    pub retries: u32,
+}
+
+/// Multiplies activations with weights on the NPU: `out[m][n] = Σ activations[m][k] · weight[k][n]`.
+///
+/// Made once for a domain and the largest shapes, then used for every weight in that domain; a run
+/// allocates nothing. Results are exact for int8 and int4, where sums within a K slice stay in the
+/// hardware's range, and the same whatever the number of cores.
+///
+/// ```
+/// use rknpu::{Device, Layout, Matmul, MatmulLimits, Precision, WeightRef, reference};
+///
+/// let device = Device::simulated(Default::default())?;
+/// let domain = device.domain(0)?;
+///
+/// // A weight of K=64 inputs and N=32 outputs, tiled as the NPU reads it.
+/// let layout = Layout::new(64, 32, Precision::Int8)?;
+/// let mut buffer = domain.alloc(layout.bytes() as usize)?;
+/// reference::tile_i8(layout, |k, n| (k + n) as i8 % 5, buffer.as_mut_slice());
+/// let buffer = buffer.to_device()?;
+///
+/// let limits = MatmulLimits { rows: 8, k: 64, n: 32 };
+/// let mut matmul = Matmul::int8(&domain, &device.cores()?, limits)?;
+/// let activations = [1i8; 2 * 64];
+/// let mut out = [0i32; 2 * 32];
+/// matmul.run(&WeightRef::new(&buffer, 0, layout)?, &activations, &mut out)?;
+/// assert_eq!(out[0], (0..64).map(|k| k % 5).sum());
+/// # Ok::<(), rknpu::Error>(())
+/// ```
+pub struct Matmul<E: Element = Int8> {
+    domain: Domain,
+    cores: Cores,
+    max: MatmulLimits,
+    scratch: Scratch,
+    element: PhantomData<fn() -> E>,
+}
+
+impl Matmul<Int8> {
+    /// int8 activations and weights, i32 results.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] and [`Error::Shape`] for impossible limits; [`Error::ForeignDomain`] when domain and
+    /// cores belong to different devices; what allocating the scratch buffers meets.
+    pub fn int8(domain: &Domain, cores: &Cores, max: MatmulLimits) -> Result<Matmul<Int8>> {
+        Matmul::new(domain, cores, max)
+    }
+}
+
+impl Matmul<Fp16> {
+    /// Half-float activations and weights, f32 results.
+    ///
+    /// # Errors
+    /// As [`Matmul::int8`].
+    pub fn fp16(domain: &Domain, cores: &Cores, max: MatmulLimits) -> Result<Matmul<Fp16>> {
+        Matmul::new(domain, cores, max)
+    }
+}
+
+impl Matmul<Int4> {
+    /// int4 activations and weights, i32 results.
+    ///
+    /// # Errors
+    /// As [`Matmul::int8`].
+    pub fn int4(domain: &Domain, cores: &Cores, max: MatmulLimits) -> Result<Matmul<Int4>> {
+        Matmul::new(domain, cores, max)
+    }
+}
+
+impl<E: Element> Matmul<E> {
+    fn new(domain: &Domain, cores: &Cores, max: MatmulLimits) -> Result<Matmul<E>> {
+        if !domain.device().is(cores.device()) {
+            let want = domain.index();
+            return Err(Error::ForeignDomain { what: "another device's cores", got: want, want });
+        }
+        let capacity = Capacity::new(E::PRECISION, max)?;
+        Ok(Matmul {
+            domain: domain.clone(),
+            cores: cores.clone(),
+            max,
+            scratch: Scratch::new(domain, capacity)?,
+            element: PhantomData,
+        })
+    }
+
+    /// The domain that weights must be in.
+    pub fn domain(&self) -> &Domain {
+        &self.domain
+    }
+
+    /// The largest K and N.
+    pub fn limits(&self) -> MatmulLimits {
+        self.max
+    }
+
+    /// Multiplies: `activations` is row-major `[M][K]`, `out` row-major `[M][N]`; M is what their
+    /// lengths give, and 0 does nothing.
+    ///
+    /// Waits until the domain may be entered and a core is free. When the NPU does not run the job, it is
+    /// reset and the job run once more.
+    ///
+    /// # Errors
+    /// [`Error::Length`], [`Error::Shape`], [`Error::Precision`], [`Error::ForeignDomain`],
+    /// [`Error::Int4Range`]: nothing was run. [`Error::Driver`]: a cache could not be synced.
+    /// [`Error::JobFailed`]: it failed twice; the device takes no more work. After an error the
+    /// contents of `out` are unspecified.
+    pub fn run(
+        &mut self,
+        weight: &WeightRef<'_>,
+        activations: &[E::Input],
+        out: &mut [E::Output],
+    ) -> Result<JobStats> {
+        let m = self.check(weight, activations, out)?;
+        let device = self.domain.device().clone();
+        let mut retries = 0;
+        loop {
+            let seen = device.resets();
+            let mut stats = JobStats { retries, ..JobStats::default() };
+            let failure = match self.attempt(m, weight, activations, out, &mut stats) {
+                Ok(()) => {
+                    if retries > 0 {
+                        device.record().recovered();
+                    }
+                    return Ok(stats);
+                }
+                Err(Failure::Error(error)) => return Err(error),
+                Err(Failure::Job(failure)) => failure,
+            };
+            retries += 1;
+            let recovery = device.recover(seen);
+            let report = PostMortem {
+                operation: "matmul",
+                precision: Some(E::PRECISION),
+                m: m as u64,
+                k: weight.layout.k(),
+                n: weight.layout.n(),
+                weights_iova: weight.iova(),
+                attempts: retries,
+                recovery,
+                ..failure.report(&self.domain)
+            };
+            device.record().failed(&report);
+            if recovery != Recovery::Reset || retries > 1 {
+                device.record().wedge(&report);
+                return Err(Error::JobFailed(Box::new(report)));
+            }
+        }
+    }
+
+    fn check(
+        &self,
+        weight: &WeightRef<'_>,
+        activations: &[E::Input],
+        out: &[E::Output],
+    ) -> Result<usize> {
+        let layout = weight.layout;
+        let (k, n) = (layout.k(), layout.n());
+        if layout.precision() != E::PRECISION {
+            return Err(Error::Precision { weights: layout.precision(), matmul: E::PRECISION });
+        }
+        if !weight.buffer.domain().is(&self.domain) {
+            let (got, want) = (weight.buffer.domain().index(), self.domain.index());
+            return Err(Error::ForeignDomain { what: "the weight", got, want });
+        }
+        for (what, value, limit) in [("K", k, self.max.k), ("N", n, self.max.n)] {
+            if value > limit {
+                return Err(Error::Shape { what, value: value.into(), limit: limit.into() });
+            }
+        }
+        let m = activations.len() / k as usize;
+        for (what, got, width) in [("activations", activations.len(), k), ("out", out.len(), n)] {
+            let want = m.saturating_mul(width as usize);
+            if got != want {
+                return Err(Error::Length { what, got, want, m: m as u64, k, n });
+            }
+        }
+        E::check(activations, k as usize)?;
+        Ok(m)
+    }
+
+    fn attempt(
+        &mut self,
+        m: usize,
+        weight: &WeightRef<'_>,
+        activations: &[E::Input],
+        out: &mut [E::Output],
+        stats: &mut JobStats,
+    ) -> Result<(), Failure> {
+        let (layout, device) = (weight.layout, self.domain.device());
+        let _entered = device.enter_for_jobs(self.domain.index(), E::PRECISION, true)?;
+        let mut taken = self.cores.take(cores_for(&layout, m, self.cores.count()));
+        let plan = Plan::new(layout, m, taken.count(), self.scratch.capacity());
+        stats.cores = taken.count() as u32;
+        let (k, n) = (layout.k() as usize, layout.n() as usize);
+        for rows in plan.blocks() {
+            let inputs = &activations[rows.start * k..rows.end * k];
+            self.scratch.gather::<E>(&plan, inputs)?;
+            let results = &mut out[rows.start * n..rows.end * n];
+            for ns in 0..layout.n_slices() {
+                self.scratch.encode(&plan, ns, rows.len(), weight.iova())?;
+                self.scratch.submit(&mut taken, &plan, ns, rows.len(), stats)?;
+                self.scratch.scatter::<E>(&plan, ns, rows.len(), results)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<E: Element> fmt::Debug for Matmul<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let MatmulLimits { k, n, .. } = self.max;
+        write!(f, "Matmul({:?} up to K={k} N={n} in domain {})", E::PRECISION, self.domain.index())
+    }
+}
+
+const _: () = assert!(limits::CHAIN <= rknpu_sys::regs::pc::TASKS_PER_COMMIT);

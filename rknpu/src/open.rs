@@ -1,0 +1,206 @@
+//! Finding and opening the node.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::device::Device;
+use crate::error::{Error, NodeAnswer, Result};
+use crate::kernel::{Linux, driver_name};
+use crate::limits;
+use crate::lock::{DeviceLock, LockPolicy};
+
+/// Name of the driver.
+const DRIVER: &str = rknpu_sys::drm::DRIVER_NAME;
+/// Where DRM nodes are.
+const DRI: &str = "/dev/dri";
+
+/// How a device is opened.
+///
+/// ```no_run
+/// use rknpu::{LockPolicy, OpenOptions};
+///
+/// let device = OpenOptions::new()
+///     .timeout(std::time::Duration::from_secs(30))
+///     .lock(LockPolicy::Ignore { reason: "the other process only reads its version".into() })
+///     .open()?;
+/// # Ok::<(), rknpu::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    pub(crate) timeout: Duration,
+    pub(crate) lock: LockPolicy,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions { timeout: limits::TIMEOUT, lock: LockPolicy::Exclusive }
+    }
+}
+
+impl OpenOptions {
+    /// Jobs may take 10 s; the device is locked.
+    pub fn new() -> OpenOptions {
+        OpenOptions::default()
+    }
+
+    /// Longest that a job may take. Be generous: a job that ends within 100 ms after its timeout
+    /// leaves the driver unable to switch domains until a reboot.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> OpenOptions {
+        self.timeout = timeout;
+        self
+    }
+
+    /// What to do about other processes.
+    #[must_use]
+    pub fn lock(mut self, policy: LockPolicy) -> OpenOptions {
+        self.lock = policy;
+        self
+    }
+
+    /// As [`Device::open`].
+    ///
+    /// # Errors
+    /// As [`Device::open`].
+    pub fn open(&self) -> Result<Device> {
+        let mut tried = Vec::new();
+        let mut refused = None;
+        for path in nodes() {
+            match self.open_path(&path) {
+                Ok(device) => return Ok(device),
+                Err(error) => {
+                    let answer = match &error {
+                        Error::OtherDriver { driver, .. } => driver.clone(),
+                        Error::Permission { .. } => "permission denied".to_owned(),
+                        Error::Open { errno, .. } => errno.to_string(),
+                        // The right node, but it cannot be had: that is the answer.
+                        _ => return Err(error),
+                    };
+                    if matches!(error, Error::Permission { .. }) {
+                        refused.get_or_insert(error);
+                    }
+                    tried.push(NodeAnswer { path, answer });
+                }
+            }
+        }
+        for path in ["/dev/rknpu", "/dev/accel/accel0"].map(PathBuf::from) {
+            if path.exists() {
+                let answer = match path.starts_with("/dev/accel") {
+                    true => {
+                        "a node of accel, as the mainline driver rocket makes them: not supported"
+                    }
+                    false => "a vendor driver built for the DMA heap: not supported",
+                };
+                tried.push(NodeAnswer { path, answer: answer.to_owned() });
+            }
+        }
+        match refused {
+            // All other nodes are other drivers: the one that could not be asked may be it.
+            Some(refused) if tried.iter().all(|n| n.answer == "permission denied") => Err(refused),
+            _ => Err(Error::NoDevice { tried }),
+        }
+    }
+
+    /// As [`Device::open_path`].
+    ///
+    /// # Errors
+    /// As [`Device::open_path`].
+    pub fn open_path(&self, path: impl AsRef<Path>) -> Result<Device> {
+        let path = path.as_ref();
+        let owned = || path.to_path_buf();
+        let fd = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(
+            |errno| match errno {
+                Errno::NOENT => Error::NoNode { path: owned() },
+                Errno::ACCESS | Errno::PERM => Error::Permission { path: owned() },
+                errno => Error::Open { path: owned(), errno },
+            },
+        )?;
+        match driver_name(&fd) {
+            Ok(name) if name == DRIVER => {}
+            Ok(driver) => return Err(Error::OtherDriver { path: owned(), driver }),
+            Err(errno) => {
+                let driver = format!("not DRM: {errno}");
+                return Err(Error::OtherDriver { path: owned(), driver });
+            }
+        }
+        let lock = DeviceLock::acquire(&siblings(path), &self.lock)?;
+        let kernel = Arc::new(Linux::new(fd, path.display().to_string()));
+        Device::new(kernel, self, Some(lock))
+    }
+}
+
+/// A timeout as the driver takes it.
+pub(crate) fn timeout_ms(timeout: Duration) -> Result<u32> {
+    let ms = timeout.as_millis();
+    if (1..=i32::MAX as u128).contains(&ms) { Ok(ms as u32) } else { Err(Error::Timeout(timeout)) }
+}
+
+/// All DRM nodes, card nodes first: submits through the render node have been seen to run nothing.
+fn nodes() -> Vec<PathBuf> {
+    let mut nodes: Vec<PathBuf> = std::fs::read_dir(DRI)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| name_starts(path, "card") || name_starts(path, "renderD"))
+        .collect();
+    nodes.sort();
+    nodes
+}
+
+/// Every node of the device behind one, that one included: card and render node are one NPU.
+fn siblings(path: &Path) -> Vec<PathBuf> {
+    let mut all = vec![path.to_path_buf()];
+    if let Some(name) = path.file_name() {
+        let drm = Path::new("/sys/class/drm").join(name).join("device/drm");
+        for entry in std::fs::read_dir(drm).into_iter().flatten().flatten() {
+            let node = Path::new(DRI).join(entry.file_name());
+            if !all.contains(&node) && node.exists() {
+                all.push(node);
+            }
+        }
+    }
+    all.sort();
+    all
+}
+
+fn name_starts(path: &Path, prefix: &str) -> bool {
+    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(prefix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_of_nodes_are_told_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = folder.path().join("card0");
+        assert!(
+            matches!(Device::open_path(&missing), Err(Error::NoNode { path }) if path == missing)
+        );
+
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let error = Device::open_path(&file).unwrap_err();
+        assert!(
+            matches!(&error, Error::OtherDriver { driver, .. } if driver.starts_with("not DRM"))
+        );
+
+        let error = Device::open_path(folder.path()).unwrap_err();
+        assert!(matches!(error, Error::Open { errno: Errno::ISDIR, .. }));
+    }
+
+    #[test]
+    fn timeouts_are_those_that_the_driver_reads_rightly() {
+        assert_eq!(timeout_ms(Duration::from_millis(1)).unwrap(), 1);
+        assert_eq!(timeout_ms(Duration::from_millis(0x7fff_ffff)).unwrap(), 0x7fff_ffff);
+        for bad in [Duration::ZERO, Duration::from_micros(999), Duration::from_millis(1 << 31)] {
+            assert!(matches!(timeout_ms(bad), Err(Error::Timeout(t)) if t == bad));
+        }
+    }
+}

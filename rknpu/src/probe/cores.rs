@@ -1,0 +1,124 @@
+//! Which cores work.
+
+use std::fmt;
+use std::time::Duration;
+
+use rknpu_sys::layout::{Layout, Precision};
+use rknpu_sys::regs::CORES;
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::job::Job;
+use crate::program::{AMOUNT, Matmul};
+use crate::reference;
+
+/// How a core took its job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CoreOutcome {
+    /// Core.
+    pub core: u32,
+    /// Whether the results were right; absent when it did not run.
+    pub right: Option<bool>,
+    /// Time that the driver reports.
+    pub busy: Duration,
+    /// Why it did not run.
+    pub error: Option<String>,
+}
+
+impl CoreOutcome {
+    /// Whether the core ran its job and got it right.
+    pub fn works(&self) -> bool {
+        self.right == Some(true)
+    }
+}
+
+/// What [`cores`] found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CoresReport {
+    /// One entry for each core.
+    pub cores: Vec<CoreOutcome>,
+}
+
+impl fmt::Display for CoresReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, core) in self.cores.iter().enumerate() {
+            let separator = if i == 0 { "" } else { "\n" };
+            let (index, busy) = (core.core, core.busy.as_micros());
+            match (&core.right, &core.error) {
+                (Some(true), _) => write!(f, "{separator}core {index}: works, {busy} us")?,
+                (Some(false), _) => write!(f, "{separator}core {index}: WRONG results")?,
+                (None, Some(error)) => write!(f, "{separator}core {index}: does not run: {error}")?,
+                (None, None) => write!(f, "{separator}core {index}: not tried")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs a tiny job on each core, checked against the CPU.
+///
+/// A core that does not run its job costs the device's timeout and a reset of the NPU.
+///
+/// # Errors
+/// [`Error::CoreLeased`] when a core is in use; what allocating meets. That a core does not run is no
+/// error but a finding.
+pub fn cores(device: &Device) -> Result<CoresReport> {
+    let layout = Layout::new(64, 32, Precision::Int8)?;
+    let domain = device.new_domain()?;
+    let mut weights = domain.alloc(layout.bytes() as usize)?;
+    reference::fill(layout, 1, weights.as_mut_slice());
+    let row: Vec<i8> = (0..layout.k() as i8).collect();
+    let want = reference::matmul_i8(layout, weights.as_slice(), &row);
+    let mut input = domain.alloc(row.len())?;
+    for (byte, value) in input.as_mut_slice().iter_mut().zip(&row) {
+        *byte = *value as u8;
+    }
+    let output = domain.alloc(want.len() * 4)?;
+    let mut buffers = vec![
+        input.to_device().map_err(Error::from)?,
+        weights.to_device().map_err(Error::from)?,
+        output.to_device().map_err(Error::from)?,
+    ];
+    let program = Matmul {
+        precision: Precision::Int8,
+        m: 1,
+        k: layout.k(),
+        n: layout.n(),
+        input: buffers[0].iova(),
+        weights: buffers[1].iova(),
+        output: buffers[2].iova(),
+        next: None,
+    };
+    let commands = program.encode()?;
+    let commands = &commands[..AMOUNT as usize];
+
+    let mut report = CoresReport { cores: Vec::new() };
+    for index in 0..CORES as u32 {
+        let mut core = device.core(index)?;
+        let outcome = CoreOutcome { core: index, right: None, busy: Duration::ZERO, error: None };
+        let job = Job::new(&domain, &[commands], buffers).map_err(Error::from)?;
+        // The first submit into a fresh buffer may leave stale results; the second counts.
+        let ran = job.run(&mut core).and_then(|(job, _)| job.run(&mut core));
+        let (job, outcome) = match ran {
+            Ok((job, stats)) => (job, CoreOutcome { busy: stats.busy, ..outcome }),
+            Err(rejected) => {
+                let error = Some(rejected.error.to_string());
+                (rejected.kept, CoreOutcome { error, ..outcome })
+            }
+        };
+        buffers = job.into_buffers();
+        let Some(output) = buffers.pop() else { break };
+        let output = output.to_host().map_err(Error::from)?;
+        let got = output.as_slice().chunks_exact(4);
+        let right = got.zip(&want).all(|(got, want)| *got == want.to_le_bytes());
+        let right = outcome.error.is_none().then_some(right);
+        report.cores.push(CoreOutcome { right, ..outcome });
+        // Cleared, so that no core is judged by another's results.
+        let mut output = output;
+        output.as_mut_slice().fill(0);
+        buffers.push(output.to_device().map_err(Error::from)?);
+    }
+    Ok(report)
+}

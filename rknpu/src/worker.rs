@@ -1,0 +1,152 @@
+//! A thread for a core, so that blocking submits run side by side.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use crate::device::{Device, Entered};
+use crate::job::Job;
+use crate::kernel::{Completion, Kernel, Object, Submission};
+
+/// A submission that can travel to a thread.
+pub(crate) struct Task {
+    /// The buffer with the task array.
+    pub(crate) tasks: Arc<Object>,
+    pub(crate) start: u32,
+    pub(crate) count: u32,
+    pub(crate) domain: u32,
+    pub(crate) timeout_ms: u32,
+    /// The job that is kept alive until the NPU has done with it.
+    pub(crate) cargo: Option<Job>,
+    /// Where a job that outlives its caller has entered; left when it has ended.
+    pub(crate) entered: Option<Entered>,
+}
+
+/// How a submission ended.
+pub(crate) struct Finished {
+    pub(crate) completion: Completion,
+    pub(crate) result: Result<(), Errno>,
+    pub(crate) waited: Duration,
+    pub(crate) count: u32,
+    pub(crate) cargo: Option<Job>,
+}
+
+impl Task {
+    pub(crate) fn run(self, kernel: &dyn Kernel, core: u32) -> Finished {
+        let Task { tasks, start, count, domain, timeout_ms, cargo, entered } = self;
+        let begin = Instant::now();
+        let submission = Submission { tasks: &tasks, start, count, domain, core, timeout_ms };
+        let (completion, result) = kernel.submit(&submission);
+        drop(entered);
+        Finished { completion, result, waited: begin.elapsed(), count, cargo }
+    }
+}
+
+impl Finished {
+    /// Whether it ran: the driver says so, has counted every task, and the NPU took time for it.
+    pub(crate) fn ran(&self) -> bool {
+        self.result.is_ok()
+            && self.completion.tasks_done == self.count
+            && !self.completion.busy.is_zero()
+    }
+}
+
+#[derive(Default)]
+enum Slot {
+    #[default]
+    Idle,
+    Ready(Task),
+    Running,
+    Done(Finished),
+    Stop,
+}
+
+#[derive(Default)]
+struct Shared {
+    slot: Mutex<Slot>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Slot> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, slot: MutexGuard<'a, Slot>) -> MutexGuard<'a, Slot> {
+        self.changed.wait(slot).unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The thread of one core, started with its first task.
+pub(crate) struct Worker {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    pub(crate) fn new() -> Worker {
+        Worker { shared: Arc::default(), thread: None }
+    }
+
+    pub(crate) fn start(
+        &mut self,
+        task: Task,
+        core: u32,
+        device: &Device,
+    ) -> Result<(), (Task, std::io::Error)> {
+        if self.thread.is_none() {
+            let (shared, kernel) = (Arc::clone(&self.shared), device.share_kernel());
+            let named = thread::Builder::new().name(format!("rknpu-core{core}"));
+            match named.spawn(move || serve(&shared, &*kernel, core)) {
+                Ok(thread) => self.thread = Some(thread),
+                Err(error) => return Err((task, error)),
+            }
+        }
+        *self.shared.lock() = Slot::Ready(task);
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+
+    pub(crate) fn finish(&mut self) -> Option<Finished> {
+        let mut slot = self.shared.lock();
+        while matches!(*slot, Slot::Ready(_) | Slot::Running) {
+            slot = self.shared.wait(slot);
+        }
+        match std::mem::take(&mut *slot) {
+            Slot::Done(finished) => Some(finished),
+            _ => None,
+        }
+    }
+
+    /// Waits for the task and ends the thread.
+    pub(crate) fn stop(&mut self) {
+        let _ = self.finish();
+        *self.shared.lock() = Slot::Stop;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // Nothing in `serve` panics; if it did, there would be nothing left to do for it.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve(shared: &Shared, kernel: &dyn Kernel, core: u32) {
+    let mut slot = shared.lock();
+    loop {
+        match std::mem::take(&mut *slot) {
+            Slot::Ready(task) => {
+                *slot = Slot::Running;
+                drop(slot);
+                let finished = task.run(kernel, core);
+                slot = shared.lock();
+                *slot = Slot::Done(finished);
+                shared.changed.notify_all();
+            }
+            Slot::Stop => return,
+            other => *slot = other,
+        }
+        slot = shared.wait(slot);
+    }
+}
