@@ -110,6 +110,9 @@ pub enum Error {
         /// Domain of the visit.
         visited: DomainId,
     },
+    /// In virtual time: a use waits for room, but nothing is under way that could make any.
+    #[error("nothing under way can make room: fewer slots than are pinned at once")]
+    Stuck,
     /// Loading failed; every thread that waited for this load gets the same cause.
     #[error("loading {weight} failed: {cause}")]
     Load {

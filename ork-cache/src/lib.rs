@@ -12,6 +12,8 @@ pub mod policy;
 pub mod prefetch;
 pub mod stats;
 mod sync;
+pub mod trace;
+pub mod virtual_time;
 
 pub use cache::{Cache, Pinned, Visit};
 pub use error::{Cause, Error, Result};

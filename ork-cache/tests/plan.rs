@@ -5,7 +5,8 @@ use ork_cache::fake::Fake;
 use ork_cache::plan::{Board, Item, Mode, Place, Plan, PlanError, Shape};
 use ork_cache::policy::PinnedRing;
 use ork_cache::prefetch::Prefetcher;
-use ork_cache::{Cache, DomainId, WeightId};
+use ork_cache::virtual_time::{Passes, Timing};
+use ork_cache::{Cache, DomainId};
 use proptest::prelude::*;
 use rknpu_sys::layout::{Layout, Precision};
 
@@ -124,10 +125,8 @@ fn a_plan_runs_and_loads_what_it_said() {
     let prefetcher = Prefetcher::new(&cache).unwrap();
     prefetcher.follow(&applied.streamed);
     let pass = || {
-        for range in &applied.weights {
-            for w in range.clone().map(WeightId) {
-                assert_eq!(cache.acquire(w).unwrap().content(), Some(w));
-            }
+        for w in applied.parts.iter().map(|p| p.weight) {
+            assert_eq!(cache.acquire(w).unwrap().content(), Some(w));
         }
     };
     (0..3).for_each(|_| pass());
@@ -142,6 +141,32 @@ fn a_plan_runs_and_loads_what_it_said() {
     drop(cache);
     assert_eq!(watch.ledger().broken, [""; 0]);
     assert!(watch.ledger().peak <= plan.limits().total);
+}
+
+#[test]
+fn plans_run_in_virtual_time_and_load_what_they_said() {
+    for (name, board) in [("gemma-2-27b", "rk3588-8g"), ("qwen3-235b-a22b", "rk3588-32g")] {
+        let items = items(name);
+        let plan = Plan::new(name, &items, &Board::known(board).unwrap()).unwrap();
+        let mut passes = Passes::new(&plan, &items, Timing::default(), 256).unwrap();
+        passes.run().unwrap();
+        passes.run().unwrap();
+        let steady = passes.run().unwrap();
+        let off = steady.loads.abs_diff(plan.cost.loads_per_pass);
+        let rings = 4 * plan.classes.len() as u64;
+        assert!(
+            off <= rings,
+            "{name}: {} loads, {} planned",
+            steady.loads,
+            plan.cost.loads_per_pass
+        );
+        assert!(steady.bytes_peak <= plan.limits().total);
+        let load = Timing::default().load_ns(0) as u128 * u128::from(steady.loads)
+            + u128::from(steady.bytes_loaded) * 1_000_000_000 / 3_200_000_000;
+        let bound = steady.compute.as_nanos().max(load);
+        let wall = steady.wall.as_nanos();
+        println!("{name}: {steady:?} bound ratio {:.3}", wall as f64 / bound as f64);
+    }
 }
 
 /// Fewest bytes that must be streamed: exhaustive over which weights stay.

@@ -1,4 +1,6 @@
-//! A plan put into a cache.
+//! A plan put to work: the weights a cache has to know, and the order in which they are streamed.
+
+use rknpu_sys::layout::Layout;
 
 use super::{Item, Place, Plan};
 use crate::backend::Backend;
@@ -7,16 +9,36 @@ use crate::core::{Home, Limits, WeightSpec};
 use crate::error::Result;
 use crate::ids::{ClassId, WeightId};
 
-/// Where the weights of a plan are in a cache.
+/// The weights of a plan as a cache sees them: one for each part, numbered from `first`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
-    /// Ids of the parts of each weight, in order of use; most have one.
-    pub weights: Vec<std::ops::Range<u32>>,
+    /// Parts in order of use.
+    pub parts: Vec<Part>,
+    /// For each item of the plan the range of its parts in `parts`; most have one.
+    pub items: Vec<std::ops::Range<usize>>,
     /// What goes through slots, in order of use: what a prefetcher
     /// [follows](crate::prefetch::Prefetcher::follow).
     pub streamed: Vec<WeightId>,
+    /// Experts that are best kept in their slots when passes use all of them: what
+    /// [`PinnedRing`](crate::policy::PinnedRing) should pin. Evenly spread, a ring fewer than slots.
+    pub kept: Vec<WeightId>,
     /// Ids of the plan's classes.
     pub classes: Vec<ClassId>,
+}
+
+/// One part of a weight: a range of its columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Its id in the cache.
+    pub weight: WeightId,
+    /// The item that it belongs to, by place in the plan.
+    pub item: usize,
+    /// First column.
+    pub column: u32,
+    /// Shape and precision.
+    pub layout: Layout,
+    /// What the cache is told.
+    pub spec: WeightSpec,
 }
 
 impl Plan {
@@ -26,8 +48,56 @@ impl Plan {
         Limits { total: domains.iter().sum(), domains }
     }
 
-    /// Creates the plan's slots in `cache` and attaches its weights. `items` are those the plan
-    /// was made of.
+    /// The weights of the plan with ids from `first` on, and `classes` for the plan's own. `items`
+    /// are those that the plan was made of.
+    pub fn expand(&self, items: &[Item], first: WeightId, classes: &[ClassId]) -> Applied {
+        let mut applied = Applied {
+            parts: Vec::with_capacity(items.len()),
+            items: Vec::with_capacity(items.len()),
+            streamed: Vec::new(),
+            kept: Vec::new(),
+            classes: classes.to_vec(),
+        };
+        let mut in_class = vec![Vec::new(); self.classes.len()];
+        for (index, (item, &place)) in items.iter().zip(&self.places).enumerate() {
+            let start = applied.parts.len();
+            let domain = self.domain_of(place);
+            let mut add = |column, layout: Layout, home| {
+                let weight = WeightId(first.0 + applied.parts.len() as u32);
+                let spec = WeightSpec { bytes: layout.bytes(), domain, home };
+                applied.parts.push(Part { weight, item: index, column, layout, spec });
+                weight
+            };
+            match place {
+                Place::Pinned(_) => {
+                    add(0, item.layout, Home::Fixed);
+                }
+                Place::Slot(class, count) => {
+                    let home = Home::Class(classes[class.index()]);
+                    let parts = item.parts(self.classes[class.index()].slot);
+                    for (column, layout) in parts.iter().flat_map(|p| p.iter()) {
+                        let weight = add(column, layout, home);
+                        applied.streamed.push(weight);
+                        if item.expert.is_some() && count == 1 {
+                            in_class[class.index()].push(weight);
+                        }
+                    }
+                }
+            }
+            applied.items.push(start..applied.parts.len());
+        }
+        let ring = self.board.ring_slots();
+        for (class, members) in self.classes.iter().zip(in_class) {
+            let (n, keep) = (members.len(), class.slots.saturating_sub(ring) as usize);
+            let keep = if class.slots as usize >= n { n } else { keep };
+            let due = |j: usize| (j + 1) * keep / n.max(1) > j * keep / n.max(1);
+            let kept = members.iter().enumerate().filter(|(j, _)| due(*j)).map(|(_, w)| *w);
+            applied.kept.extend(kept);
+        }
+        applied
+    }
+
+    /// Creates the plan's slots in `cache` and attaches its weights.
     ///
     /// # Errors
     /// What does not fit into the cache, or a device that refuses the slots.
@@ -36,32 +106,12 @@ impl Plan {
         for class in &self.classes {
             classes.push(cache.add_class(class.domain, class.slot, class.slots as usize)?);
         }
-        let mut specs = Vec::with_capacity(items.len());
-        let mut weights = Vec::with_capacity(items.len());
-        let mut streamed = Vec::new();
-        for (item, place) in items.iter().zip(&self.places) {
-            let start = specs.len() as u32;
-            match *place {
-                Place::Pinned(domain) => {
-                    specs.push(WeightSpec { bytes: item.bytes(), domain, home: Home::Fixed });
-                }
-                Place::Slot(class, _) => {
-                    let domain = self.classes[class.index()].domain;
-                    let home = Home::Class(classes[class.index()]);
-                    let parts = item.parts(self.classes[class.index()].slot);
-                    for (_, layout) in parts.iter().flat_map(|p| p.iter()) {
-                        streamed.push(WeightId(specs.len() as u32));
-                        specs.push(WeightSpec { bytes: layout.bytes(), domain, home });
-                    }
-                }
-            }
-            weights.push(start..specs.len() as u32);
-        }
-        let first = cache.attach(&specs)?;
-        for range in &mut weights {
-            *range = first.0 + range.start..first.0 + range.end;
-        }
-        streamed.iter_mut().for_each(|w| w.0 += first.0);
-        Ok(Applied { weights, streamed, classes })
+        let mut applied = self.expand(items, WeightId(0), &classes);
+        let specs: Vec<WeightSpec> = applied.parts.iter().map(|p| p.spec).collect();
+        let first = cache.attach(&specs)?.0;
+        let shift = |w: &mut WeightId| w.0 += first;
+        applied.parts.iter_mut().for_each(|p| shift(&mut p.weight));
+        applied.streamed.iter_mut().chain(&mut applied.kept).for_each(shift);
+        Ok(applied)
     }
 }

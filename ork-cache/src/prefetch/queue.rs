@@ -32,7 +32,7 @@ struct Order {
 }
 
 impl Queue {
-    pub(super) fn push(&mut self, weights: &[WeightId], purpose: Purpose) {
+    pub(crate) fn push(&mut self, weights: &[WeightId], purpose: Purpose) {
         let list = match purpose {
             Purpose::Speculate => &mut self.guesses,
             Purpose::Demand | Purpose::Prefetch => &mut self.wanted,
@@ -41,7 +41,7 @@ impl Queue {
     }
 
     /// Replaces both lists; `drop_old` is told what was fetched for the old ones.
-    pub(super) fn replace(&mut self, weights: &[WeightId], mut drop_old: impl FnMut(WeightId)) {
+    pub(crate) fn replace(&mut self, weights: &[WeightId], mut drop_old: impl FnMut(WeightId)) {
         for old in self.taken.drain(..) {
             self.is_taken[old.index()] = false;
             if !weights.contains(&old) {
@@ -53,7 +53,7 @@ impl Queue {
         self.wanted.extend(weights);
     }
 
-    pub(super) fn follow(&mut self, order: &[WeightId]) {
+    pub(crate) fn follow(&mut self, order: &[WeightId]) {
         let places = order.iter().map(|w| w.index() + 1).max().unwrap_or(0);
         let mut new = Order { place: vec![NOWHERE; places], ..Order::default() };
         for &weight in order {
@@ -65,20 +65,20 @@ impl Queue {
         self.order = new;
     }
 
-    pub(super) fn forget_order(&mut self) {
+    pub(crate) fn forget_order(&mut self) {
         self.order = Order::default();
     }
 
-    pub(super) fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         self.stopped = true;
     }
 
-    pub(super) fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         self.stopped
     }
 
     /// The weight to fetch next, passing over those that are `present`.
-    pub(super) fn next(
+    pub(crate) fn next(
         &mut self,
         present: impl Fn(WeightId) -> bool,
     ) -> Option<(WeightId, Purpose)> {
@@ -101,7 +101,7 @@ impl Queue {
     }
 
     /// `weight`, just returned by [`Queue::next`], is being dealt with.
-    pub(super) fn pop(&mut self, weight: WeightId) {
+    pub(crate) fn pop(&mut self, weight: WeightId) {
         if self.wanted.front() == Some(&weight) {
             self.wanted.pop_front();
             self.take(weight);

@@ -1,0 +1,226 @@
+//! Passes in virtual time: the cache's own decisions on a modelled board, without bytes, threads or
+//! waiting.
+//!
+//! [`Clock`] plays one thread that uses weights and one that loads ahead. Both act on the same
+//! [`Core`] and the same queue as the real cache and prefetcher, so what is measured is the code
+//! that ships; only durations come from a [`Timing`]. A 235B mixture takes seconds.
+
+mod pass;
+mod timing;
+
+use std::time::Duration;
+
+pub use pass::{PassReport, Passes};
+pub use timing::Timing;
+
+use crate::core::{Core, Outcome, Purpose, Stage, Step, Ticket};
+use crate::error::{Error, Result};
+use crate::ids::WeightId;
+use crate::prefetch::Queue;
+use crate::trace::{Recorder, Track};
+
+/// A core, a prefetcher and two clocks.
+#[derive(Debug)]
+pub struct Clock<'a> {
+    core: Core,
+    queue: Queue,
+    /// Nanoseconds at which a load of this many bytes ends after it begins.
+    timing: Timing,
+    prefetching: bool,
+    now: u64,
+    worker: u64,
+    flight: Option<(Ticket, u64, u64)>,
+    stall: u64,
+    compute: u64,
+    bytes_loaded: u64,
+    recorder: Option<(&'a Recorder, [Track; 3])>,
+}
+
+impl<'a> Clock<'a> {
+    /// Time zero. Without `prefetching` every load is on demand. Slots of classes in `core` must
+    /// have been reported as created.
+    pub fn new(core: Core, timing: Timing, prefetching: bool) -> Clock<'a> {
+        Clock {
+            core,
+            queue: Queue::default(),
+            timing,
+            prefetching,
+            now: 0,
+            worker: 0,
+            flight: None,
+            stall: 0,
+            compute: 0,
+            bytes_loaded: 0,
+            recorder: None,
+        }
+    }
+
+    /// Records tracks for cores, prefetcher and stalls, and a counter of bytes.
+    pub fn record(&mut self, recorder: &'a Recorder) {
+        let tracks = ["cores", "prefetch", "stall"].map(|name| recorder.track(name));
+        self.recorder = Some((recorder, tracks));
+    }
+
+    /// As [`Prefetcher::follow`](crate::prefetch::Prefetcher::follow).
+    pub fn follow(&mut self, order: &[WeightId]) {
+        self.queue.follow(order);
+        self.kick();
+    }
+
+    /// As [`Prefetcher::replace`](crate::prefetch::Prefetcher::replace).
+    pub fn replace(&mut self, weights: &[WeightId]) {
+        let Clock { core, queue, .. } = self;
+        queue.replace(weights, |old| {
+            core.release(old);
+        });
+        self.kick();
+    }
+
+    /// As [`Prefetcher::speculate`](crate::prefetch::Prefetcher::speculate).
+    pub fn speculate(&mut self, weights: &[WeightId]) {
+        self.queue.push(weights, Purpose::Speculate);
+        self.kick();
+    }
+
+    /// Lets `ns` pass in which only the prefetcher works.
+    pub fn rest(&mut self, ns: u64) {
+        self.now += ns;
+        self.run_worker();
+    }
+
+    /// Uses a weight: waits until it is ready, then computes for `compute_ns`.
+    ///
+    /// # Errors
+    /// Those of [`Core::reserve`].
+    pub fn use_weight(&mut self, weight: WeightId, compute_ns: u64) -> Result<()> {
+        self.run_worker();
+        let Clock { queue, core, .. } = self;
+        queue.used(weight, |skipped| {
+            core.release(skipped);
+        });
+        let began = self.now;
+        loop {
+            match self.core.reserve(weight, Purpose::Demand)? {
+                Step::Hit(_) => break,
+                Step::Load(ticket) => {
+                    let ns = self.load_ns(&ticket);
+                    // One channel: what is under way gets that much later.
+                    if let Some((.., end)) = &mut self.flight {
+                        *end += ns;
+                    }
+                    self.now += ns;
+                    self.core.complete(ticket, true, true);
+                    break;
+                }
+                Step::Wait(load) => {
+                    self.land()?;
+                    if let Outcome::Failed(cause) = self.core.outcome(weight, load) {
+                        return Err(Error::Load { weight, cause });
+                    }
+                }
+                Step::Free(slot) => {
+                    self.now += self.timing.free_ns;
+                    self.core.freed(slot);
+                }
+                Step::Full | Step::Ready => self.land()?,
+            }
+        }
+        self.stall += self.now - began;
+        if self.now > began {
+            self.span(2, weight, began, self.now);
+        }
+        let began = self.now;
+        self.now += compute_ns;
+        self.compute += compute_ns;
+        self.span(0, weight, began, self.now);
+        self.run_worker();
+        self.core.unpin(weight);
+        self.kick();
+        Ok(())
+    }
+
+    /// What happened so far.
+    pub fn report(&self) -> PassReport {
+        let counters = self.core.counters();
+        PassReport {
+            wall: Duration::from_nanos(self.now),
+            compute: Duration::from_nanos(self.compute),
+            stall: Duration::from_nanos(self.stall),
+            loads: counters.demand_loads + counters.prefetch_loads,
+            demand_loads: counters.demand_loads,
+            hits: counters.hits,
+            wasted: counters.wasted,
+            bytes_loaded: self.bytes_loaded,
+            bytes_peak: self.core.peak(),
+        }
+    }
+
+    /// Waits for the load under way to end.
+    fn land(&mut self) -> Result<()> {
+        let Some((.., end)) = self.flight else {
+            // Nobody else could ever change anything.
+            return Err(Error::Stuck);
+        };
+        self.now = self.now.max(end);
+        self.run_worker();
+        Ok(())
+    }
+
+    fn load_ns(&mut self, ticket: &Ticket) -> u64 {
+        if ticket.stage() == Stage::Publish {
+            return 0;
+        }
+        let bytes = self.core.bytes_of(ticket.weight());
+        self.bytes_loaded += bytes;
+        self.timing.load_ns(bytes)
+    }
+
+    /// The worker could have something to do from now on.
+    fn kick(&mut self) {
+        if self.flight.is_none() {
+            self.worker = self.worker.max(self.now);
+        }
+        self.run_worker();
+    }
+
+    /// Plays the worker up to `now`.
+    fn run_worker(&mut self) {
+        loop {
+            if let Some((ticket, began, end)) = self.flight.take() {
+                if end > self.now {
+                    self.flight = Some((ticket, began, end));
+                    return;
+                }
+                self.worker = end;
+                self.span(1, ticket.weight(), began, end);
+                self.core.complete(ticket, true, false);
+            }
+            if !self.prefetching {
+                return;
+            }
+            let Clock { queue, core, .. } = self;
+            let Some((weight, purpose)) = queue.next(|w| core.is_present(w)) else { return };
+            match core.reserve(weight, purpose) {
+                Ok(Step::Load(ticket)) => {
+                    queue.pop(weight);
+                    let began = self.worker;
+                    let end = began + self.load_ns(&ticket);
+                    self.flight = Some((ticket, began, end));
+                }
+                Ok(Step::Free(slot)) => {
+                    core.freed(slot);
+                    self.worker += self.timing.free_ns;
+                }
+                Ok(Step::Full) if purpose != Purpose::Speculate => return,
+                _ => queue.pop(weight),
+            }
+        }
+    }
+
+    fn span(&self, track: usize, weight: WeightId, began: u64, ended: u64) {
+        let Some((recorder, tracks)) = &self.recorder else { return };
+        let (at, length) = (Duration::from_nanos(began), Duration::from_nanos(ended - began));
+        recorder.span(tracks[track], weight.to_string(), at, length);
+        recorder.counter("device bytes", Duration::from_nanos(ended), self.core.total());
+    }
+}
