@@ -20,7 +20,7 @@ fn check<S: Source>(name: &str, pack: &Pack<S>, expected: &Value) {
     assert_eq!(u64::from(pack.version()), expected["version"], "{name}");
     let entries = expected["entries"].as_array().unwrap();
     assert_eq!(pack.entries().len(), entries.len(), "{name}");
-    for (entry, expected) in pack.in_order().zip(entries) {
+    for (entry, expected) in pack.entries().iter().zip(entries) {
         let what = format!("{name}: {}", entry.name);
         assert_eq!(*entry.name, *expected["name"].as_str().unwrap(), "{what}");
         assert_eq!(entry.k, expected["K"], "{what}");

@@ -292,7 +292,7 @@ proptest! {
         let pack = Pack::open(&path).unwrap();
         let report = verify(&pack, &|_| {});
         prop_assert!(report.is_sound());
-        for (number, (w, entry)) in weights.iter().zip(pack.in_order()).enumerate() {
+        for (number, (w, entry)) in weights.iter().zip(pack.entries()).enumerate() {
             prop_assert_eq!(&*entry.name, &format!("blk.{number}.weight"));
             prop_assert_eq!(entry.order() as usize, number);
             prop_assert_eq!(entry.error(), w.error);
@@ -308,7 +308,7 @@ proptest! {
             prop_assert_eq!(copy.identity(), Some(&MODEL));
             let difference = diff(&pack, &copy, |_| {}).unwrap();
             prop_assert!(difference.is_empty());
-            for (a, b) in pack.in_order().zip(copy.in_order()) {
+            for (a, b) in pack.entries().iter().zip(copy.entries()) {
                 prop_assert_eq!((&a.name, a.error()), (&b.name, b.error()));
             }
         }

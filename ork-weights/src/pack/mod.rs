@@ -20,6 +20,8 @@ mod format;
 mod identity;
 mod load;
 mod mapping;
+mod names;
+mod overlap;
 mod reader;
 mod runs;
 mod source;

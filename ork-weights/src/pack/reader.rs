@@ -11,6 +11,8 @@ use super::format::index::{self, Index};
 use super::format::metadata::{self, Metadata};
 use super::identity::Identity;
 use super::mapping::Mapping;
+use super::names::ByName;
+use super::overlap;
 use super::source::{Access, PackFile, Source, fetch};
 
 /// Most bytes between the start of an index and its footer: a million weights take about 100 MB.
@@ -40,7 +42,7 @@ pub struct Pack<S> {
     pub(super) source: S,
     pub(super) footer: Footer,
     pub(super) entries: Vec<Entry>,
-    by_order: Vec<u32>,
+    by_name: ByName,
     extension: Option<Extension>,
     metadata: Option<Span>,
     calibration: Option<Calibration>,
@@ -100,20 +102,14 @@ impl<S: Source> Pack<S> {
         Err(first_error.unwrap_or(PackError::NoMagic { bytes: size }))
     }
 
-    /// Weights, sorted by name.
+    /// Weights in the order of the file, which is that of first use when the pack was made.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// Weights in the order of the file.
-    pub fn in_order(&self) -> impl ExactSizeIterator<Item = &Entry> {
-        self.by_order.iter().map(|at| &self.entries[*at as usize])
-    }
-
-    /// The weight of this name.
+    /// The weight of this name, by binary search.
     pub fn get(&self, name: &str) -> Option<&Entry> {
-        let at = self.entries.binary_search_by(|entry| (*entry.name).cmp(name)).ok()?;
-        self.entries.get(at)
+        self.by_name.find(&self.entries, name)
     }
 
     /// Version in the footer, 1 to 8.
@@ -175,6 +171,7 @@ impl<S: Source> Pack<S> {
 /// Everything a pack says about itself, for one reading of its footer.
 struct Parts {
     entries: Vec<Entry>,
+    by_name: ByName,
     extension: Option<Extension>,
     metadata: Option<Span>,
     calibration: Option<Calibration>,
@@ -201,18 +198,14 @@ impl Parts {
         let calibration = calibration::parse(&region, footer, index_end, footer_at)?;
         let extension = extension::parse(rest, index_bytes, footer.index, &mut index.entries)?;
         let metadata = index.metadata.or(extension.as_ref().and_then(|e| e.metadata));
-        refuse_overlaps(&index.entries, metadata)?;
-        let entries = sort(index.entries)?;
-        Ok(Parts { entries, extension, metadata, calibration })
+        overlap::refuse(&index.entries, metadata)?;
+        let by_name = ByName::of(&index.entries)?;
+        Ok(Parts { entries: index.entries, by_name, extension, metadata, calibration })
     }
 
     fn into_pack<S>(self, source: S, footer: Footer) -> Pack<S> {
-        let Parts { entries, extension, metadata, calibration } = self;
-        let mut by_order = vec![0; entries.len()];
-        for (at, entry) in entries.iter().enumerate() {
-            by_order[entry.order as usize] = at as u32;
-        }
-        Pack { source, footer, entries, by_order, extension, metadata, calibration }
+        let Parts { entries, by_name, extension, metadata, calibration } = self;
+        Pack { source, footer, entries, by_name, extension, metadata, calibration }
     }
 }
 
@@ -227,45 +220,4 @@ fn walk(region: &[u8], footer: &Footer) -> Result<Index> {
     }
     // Every version has a form, so an error was kept.
     Err(first_error.unwrap_or(PackError::Version { version: footer.version }))
-}
-
-/// Sorts by name and refuses names that occur twice.
-fn sort(mut entries: Vec<Entry>) -> Result<Vec<Entry>> {
-    entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-    for pair in entries.windows(2) {
-        if let [a, b] = pair
-            && a.name == b.name
-        {
-            return Err(PackError::DuplicateName { name: a.name.clone() });
-        }
-    }
-    Ok(entries)
-}
-
-/// Refuses parts that share bytes: a small file could otherwise stand for huge loads.
-fn refuse_overlaps(entries: &[Entry], metadata: Option<Span>) -> Result<()> {
-    let mut spans = Vec::with_capacity(2 * entries.len() + 1);
-    for (at, entry) in entries.iter().enumerate() {
-        spans.extend([entry.blob, entry.full_k, entry.scales].map(|span| (span, Some(at))));
-    }
-    spans.extend(metadata.map(|span| (span, None)));
-    spans.retain(|(span, _)| span.bytes != 0);
-    // Packers write front to back, so this is mostly sorted already.
-    spans.sort_by_key(|(span, _)| span.offset);
-    let name = |at: Option<usize>| match at.and_then(|at| entries.get(at)) {
-        Some(entry) => entry.name.clone(),
-        None => "the metadata section".into(),
-    };
-    for pair in spans.windows(2) {
-        if let [(a, first), (b, second)] = pair
-            && a.range().end > b.offset
-        {
-            return Err(PackError::Overlap {
-                first: name(*first),
-                second: name(*second),
-                offset: b.offset,
-            });
-        }
-    }
-    Ok(())
 }

@@ -33,7 +33,7 @@ pub fn upgrade<S: Source>(
     };
     let mut writer = PackWriter::create(target, pack.identity(), options)?;
     let mut buffer = vec![0; verify::CHUNK];
-    for entry in pack.in_order() {
+    for entry in pack.entries() {
         if !writer.contains(&entry.name) {
             // Fresh checksums must not bless bytes that went bad.
             verify::checksums(pack.source(), entry, &mut buffer, &|_| {})?;

@@ -52,7 +52,7 @@ impl Verified {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn verify<S: Source + Sync>(pack: &Pack<S>, progress: &(dyn Fn(u64) + Sync)) -> Verified {
-    let entries: Vec<&Entry> = pack.in_order().collect();
+    let entries = pack.entries();
     let mut problems: Vec<PackError> = entries
         .par_iter()
         .map_init(|| vec![0; CHUNK], |buffer, entry| check(pack, entry, buffer, progress).err())

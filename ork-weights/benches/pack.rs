@@ -1,0 +1,106 @@
+//! Opening, loading and verifying packs.
+
+use std::hint::black_box;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use ork_weights::pack::{Access, Dtype, Pack, PackWriter, WriterOptions, verify};
+use ratio::Bench;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let bench = Bench::from_args();
+    let folder = tempfile::tempdir()?;
+    open(&bench, folder.path())?;
+    load(&bench, folder.path())?;
+    verifying(&bench, folder.path())?;
+    Ok(())
+}
+
+/// An index of 100,000 experts, as a mixture of many layers has them; the target is a time.
+fn open(bench: &Bench, folder: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    const NAME: &str = "open/100,000 entries";
+    const TARGET_MS: f64 = 20.0;
+    if !bench.wants(NAME) {
+        return Ok(());
+    }
+    let weights = if bench.measures() { 100_000 } else { 100 };
+    let path = folder.join("open.orkpack");
+    let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    let mut blob =
+        ork_weights::pack::o4n1_header(32, 32, ork_weights::pack::Codebook::Nf4).to_vec();
+    blob.resize(20 + 4 * 32 + 512, 0);
+    for i in 0..weights {
+        let name = format!("blk.{}.ffn_gate_exps.weight#{}", i / 1000, i % 1000);
+        writer.add(&name, 32, 32, Dtype::O4n1, &blob, &[])?;
+    }
+    writer.finish()?;
+    for access in [Access::Map, Access::Pread] {
+        let mut times: Vec<f64> = (0..if bench.measures() { 15 } else { 1 })
+            .map(|_| {
+                let start = Instant::now();
+                let pack = Pack::open_with(&path, access).map(black_box);
+                let time = start.elapsed().as_secs_f64() * 1e3;
+                assert!(pack.is_ok_and(|pack| pack.entries().len() == weights));
+                time
+            })
+            .collect();
+        times.sort_by(f64::total_cmp);
+        let median = times[times.len() / 2];
+        let verdict = if median <= TARGET_MS { "ok" } else { "above" };
+        let best = times[0];
+        println!(
+            "{NAME}, {access:?}: {median:.1} ms (best {best:.1})  target {TARGET_MS} ms  {verdict}"
+        );
+    }
+    Ok(())
+}
+
+/// A 16 MiB int8 weight out of a pack that is in the page cache.
+fn load(bench: &Bench, folder: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    let path = folder.join("load.orkpack");
+    let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    let blob: Vec<u8> = (0..16u32 << 20).map(|i| (i * 7) as u8).collect();
+    writer.add("w", 4096, 4096, Dtype::Int8, &blob, &[1.0; 4096])?;
+    writer.finish()?;
+    let mut out = vec![0; blob.len()];
+    let mut copy = vec![0; blob.len()];
+    let mut compare = |name: &str, access| -> Result<(), Box<dyn std::error::Error>> {
+        let pack = Pack::open_with(&path, access)?;
+        let entry = &pack.entries()[0];
+        let subject = || pack.load_into(black_box(entry), &mut out).unwrap_or_default();
+        let baseline = || copy.copy_from_slice(black_box(&blob));
+        bench.compare(name, 0.9, 16 << 20, subject, baseline);
+        Ok(())
+    };
+    compare("load/int8 16 MiB, mapped, against memcpy", Access::Map)?;
+    compare("load/int8 16 MiB, pread, against memcpy", Access::Pread)?;
+    Ok(())
+}
+
+/// Every check and checksum on all threads, against `cat` to nowhere.
+fn verifying(bench: &Bench, folder: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    let weights = if bench.measures() { 32 } else { 1 };
+    let path = folder.join("verify.orkpack");
+    let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    let blob: Vec<u8> = (0..16u32 << 20).map(|i| (i * 7) as u8).collect();
+    for i in 0..weights {
+        writer.add(&format!("w{i}"), 4096, 4096, Dtype::Int8, &blob, &[1.0; 4096])?;
+    }
+    let bytes = writer.finish()?.bytes;
+    for (name, access) in [("mapped", Access::Map), ("pread", Access::Pread)] {
+        let pack = Pack::open_with(&path, access)?;
+        bench.compare(
+            &format!("verify/512 MiB, {name}, against cat"),
+            0.5,
+            bytes,
+            || assert!(verify(&pack, &|_| {}).is_sound()),
+            || {
+                // Copied by a pipe's reader would be a slower baseline than users see.
+                let cat = Command::new("cat").arg(&path).stdout(Stdio::null()).status();
+                assert!(cat.is_ok_and(|status| status.success()));
+            },
+        );
+    }
+    Ok(())
+}
