@@ -154,6 +154,25 @@ fn index_truncated() {
 }
 
 #[test]
+fn stray_bytes() {
+    for version in 1..=6 {
+        for bytes in [1, 8, 100] {
+            let error = changed(version, |pack| pack.after_index = vec![0; bytes]);
+            // Where several forms are tried, the first one's error is told.
+            assert_refused!(error, PackError::StrayBytes { bytes: found } if found == bytes as u64);
+        }
+    }
+    // Version 7 may hold calibrations of the past.
+    let mut pack = RawPack::small(7);
+    pack.after_index = vec![0; 40];
+    Pack::parse(pack.bytes()).unwrap();
+    // Behind the extension nothing belongs either.
+    let (mut bytes, _) = extended();
+    bytes.splice(bytes.len() - 24..bytes.len() - 24, [0]);
+    assert_refused!(refused(bytes), PackError::StrayBytes { bytes: 1 });
+}
+
+#[test]
 fn name_length() {
     let error = changed(2, |pack| pack.entries[0].name = vec![b'n'; 4097]);
     assert_refused!(error, PackError::NameLength { entry: 0, bytes: 4097, max: 4096 });

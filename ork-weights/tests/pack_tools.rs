@@ -105,9 +105,9 @@ fn diff_names_each_difference() {
     raw.data.extend([0; 128]);
     let second = Pack::parse(raw.bytes()).unwrap();
     let found = diff(&first, &second, |_| {}).unwrap();
-    assert_eq!(found.different[0].shape, Some([(64, 32), (32, 64)]));
-    assert_eq!(found.different[1].dtype.unwrap().map(|dtype| dtype.code()), [1, 6]);
-    assert_eq!((found.different[1].codes, found.different[1].scales), (None, None));
+    assert_eq!(found.different[1].shape, Some([(64, 32), (32, 64)]));
+    assert_eq!(found.different[0].dtype.unwrap().map(|dtype| dtype.code()), [1, 6]);
+    assert_eq!((found.different[0].codes, found.different[0].scales), (None, None));
 }
 
 #[test]

@@ -94,6 +94,12 @@ pub enum PackError {
         /// Number of the entry in the file.
         entry: u32,
     },
+    /// Bytes behind the index that nothing accounts for.
+    #[error("{bytes} bytes between the end of the index and the footer belong to nothing")]
+    StrayBytes {
+        /// How many.
+        bytes: u64,
+    },
     /// A name longer than the limit.
     #[error("entry {entry} has a name of {bytes} bytes, more than {max}")]
     NameLength {

@@ -196,7 +196,9 @@ impl Parts {
         let (index_bytes, rest) = region.split_at(index.bytes as usize);
         let index_end = footer.index + index.bytes;
         let calibration = calibration::parse(&region, footer, index_end, footer_at)?;
-        let extension = extension::parse(rest, index_bytes, footer.index, &mut index.entries)?;
+        let exact = !footer.may_hold_calibrations();
+        let extension =
+            extension::parse(rest, exact, index_bytes, footer.index, &mut index.entries)?;
         let metadata = index.metadata.or(extension.as_ref().and_then(|e| e.metadata));
         overlap::refuse(&index.entries, metadata)?;
         let by_name = ByName::of(&index.entries)?;
@@ -209,11 +211,19 @@ impl Parts {
     }
 }
 
+/// Refuses an index with anything but our section behind it. Only in the last form of version 7 may
+/// there be more: its calibrations leave older ones behind.
+fn fills(index: Index, region: &[u8], footer: &Footer) -> Result<Index> {
+    let rest = region.get(index.bytes as usize..).unwrap_or_default();
+    let stray = !rest.is_empty() && !extension::begins(rest) && !footer.may_hold_calibrations();
+    if stray { Err(PackError::StrayBytes { bytes: rest.len() as u64 }) } else { Ok(index) }
+}
+
 /// Reads the index in the first form that it has from end to end.
 fn walk(region: &[u8], footer: &Footer) -> Result<Index> {
     let mut first_error = None;
     for form in footer.forms() {
-        match index::parse(region, footer, *form) {
+        match index::parse(region, footer, *form).and_then(|index| fills(index, region, footer)) {
             Ok(index) => return Ok(index),
             Err(error) => first_error.get_or_insert(error),
         };

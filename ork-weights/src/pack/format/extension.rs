@@ -105,15 +105,23 @@ pub(crate) fn encode(extension: &Extension, entries: &[Entry], index: &[u8]) -> 
     out
 }
 
+/// Whether the bytes behind an index are such a section.
+pub(crate) fn begins(region: &[u8]) -> bool {
+    region.starts_with(&MAGIC)
+}
+
 /// Reads the section that begins where the index ends, if one does, and gives the entries (in the
 /// order of the file) their checksums and errors.
+///
+/// `exact` says that the section must fill `region`.
 pub(crate) fn parse(
     region: &[u8],
+    exact: bool,
     index: &[u8],
     index_at: u64,
     entries: &mut [Entry],
 ) -> Result<Option<Extension>> {
-    if !region.starts_with(&MAGIC) {
+    if !begins(region) {
         return Ok(None);
     }
     let damaged = |reason: String| PackError::Extension { reason };
@@ -127,6 +135,9 @@ pub(crate) fn parse(
     }
     let section =
         usize::try_from(bytes).ok().and_then(|len| region.get(..len)).ok_or_else(short)?;
+    if exact && section.len() != region.len() {
+        return Err(PackError::StrayBytes { bytes: (region.len() - section.len()) as u64 });
+    }
     let (body, sum) = section.split_last_chunk::<TRAILER>().ok_or_else(short)?;
     if xxh3_64(body) != u64::from_le_bytes(*sum) {
         return Err(damaged("its checksum does not fit its bytes".into()));

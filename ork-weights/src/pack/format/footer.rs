@@ -55,6 +55,11 @@ impl Footer {
         }
     }
 
+    /// Whether bytes behind the index may be calibrations, old ones included, which nothing lists.
+    pub(crate) fn may_hold_calibrations(&self) -> bool {
+        self.bytes == 48
+    }
+
     /// The bytes of this footer.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(MAX_FOOTER);
