@@ -138,19 +138,28 @@ impl Matmul {
         Ok(())
     }
 
-    /// Results go out while later rows and weights are still coming in.
+    /// Results go out while later rows and weights are still coming in; and operands that lie on the
+    /// program are a sign of addresses that belong to another domain.
     fn overlaps(&self, r: &Registers) -> Result<(), Fault> {
-        let range = |base: u32, len: u64| (u64::from(base), u64::from(base) + len);
-        let written = range(self.output.base, self.output.extent());
-        let reads = [
-            ("input", range(self.input.base, self.input.extent())),
-            ("weights", range(self.weights.base, self.weights.bytes())),
+        let range = |base: u32, len: u64| u64::from(base)..u64::from(base) + len;
+        let program = ("program", r.program());
+        let input = ("input", range(self.input.base, self.input.extent()));
+        let weights = ("weights", range(self.weights.base, self.weights.bytes()));
+        let output = ("output", range(self.output.base, self.output.extent()));
+        let pairs = [
+            (&output, &input),
+            (&output, &weights),
+            (&output, &program),
+            (&input, &program),
+            (&weights, &program),
         ];
-        for (what, read) in reads {
-            if read.0 < written.1 && written.0 < read.1 {
+        for ((one, a), (other, b)) in pairs {
+            if a.start < b.end && b.start < a.end {
+                let hint =
+                    if *other == program.0 { "; is every buffer in the job's domain?" } else { "" };
                 return Err(r.shape(format!(
-                    "the output at {:#x}..{:#x} overlaps the {what} at {:#x}..{:#x}",
-                    written.0, written.1, read.0, read.1
+                    "the {one} at {:#x}..{:#x} overlaps the {other} at {:#x}..{:#x}{hint}",
+                    a.start, a.end, b.start, b.end
                 )));
             }
         }

@@ -90,6 +90,7 @@ pub(super) fn fetch(bus: &dyn Bus, at: Next) -> Result<Program, Fault> {
                 if !barrier {
                     return Err(reject("no barrier before it", "block 0x0041 = 0 first"));
                 }
+                registers.ends_after(((index + 1) * ENTRY) as u64);
                 return Ok(Program { registers, next: (next.iova != 0).then_some(next) });
             }
             None => {

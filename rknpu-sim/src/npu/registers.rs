@@ -48,12 +48,24 @@ const REGISTERS: usize = BLOCKS[0].2 + BLOCKS[1].2 + BLOCKS[2].2;
 #[derive(Clone, Debug)]
 pub(super) struct Registers {
     program: u32,
+    /// Bytes of the program.
+    len: u64,
     values: [Option<u32>; REGISTERS],
 }
 
 impl Registers {
     pub(super) fn new(program: u32) -> Registers {
-        Registers { program, values: [None; REGISTERS] }
+        Registers { program, len: 0, values: [None; REGISTERS] }
+    }
+
+    /// Notes that the program is `len` bytes long.
+    pub(super) fn ends_after(&mut self, len: u64) {
+        self.len = len;
+    }
+
+    /// Where the program lies.
+    pub(super) fn program(&self) -> std::ops::Range<u64> {
+        u64::from(self.program)..u64::from(self.program) + self.len
     }
 
     /// Whether `register` lies in `block`'s range and is known.

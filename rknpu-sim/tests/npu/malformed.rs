@@ -100,10 +100,12 @@ fn values_that_a_board_would_choke_on() {
 
 #[test]
 fn registers_that_contradict_each_other() {
-    let cases: [(u16, u32, &str); 3] = [
+    let cases: [(u16, u32, &str); 5] = [
         (0x100c, 0x2000_0120, "disagree on the format"),
         (0x4038, 0x000e_000f, "output atoms overlap"),
         (0x4020, INPUT, "overlaps the input"),
+        (0x1110, PROGRAM + 16, "the weights at 0x10000010..0x10001010 overlaps the program"),
+        (0x4020, PROGRAM - 16, "is every buffer in the job's domain?"),
     ];
     for (register, value, word) in cases {
         let mut listing = encode::row_major(SHAPE, SHAPE.n);
