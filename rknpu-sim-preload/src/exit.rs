@@ -1,0 +1,150 @@
+//! The report at exit.
+
+use std::fmt;
+use std::fs::OpenOptions;
+use std::io::Write;
+
+use rknpu_sim::config::Mode;
+use rknpu_sim::{Config, Report};
+use serde::Serialize;
+
+use crate::settings::{Destination, Settings};
+
+/// What a process leaves behind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Leaks {
+    /// Handles not destroyed.
+    pub(crate) handles: usize,
+    /// Buffers alive.
+    pub(crate) buffers: usize,
+    /// Address space still taken, in bytes over all domains; what the DMA API keeps for reuse not.
+    pub(crate) iova: u64,
+    /// Mappings not unmapped.
+    pub(crate) mappings: u32,
+}
+
+impl Leaks {
+    fn of(report: &Report) -> Leaks {
+        Leaks {
+            handles: report.handles,
+            buffers: report.objects,
+            iova: report.domains.iter().map(|domain| domain.mapped).sum(),
+            mappings: report.mappings,
+        }
+    }
+
+    fn any(self) -> bool {
+        self != Leaks::default()
+    }
+}
+
+/// The report as JSON has it.
+#[derive(Debug, Serialize)]
+struct Document<'a> {
+    driver: String,
+    mode: &'static str,
+    clean: bool,
+    leaks: Leaks,
+    report: &'a Report,
+}
+
+/// The report as text.
+struct Text<'a>(&'a Config, &'a Report, Leaks);
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Text(config, report, leaks) = self;
+        let line = "rknpu-sim:";
+        writeln!(f, "{line} driver {}, {}", config.version, mode(config))?;
+        write!(f, "{line} calls:")?;
+        for (at, (kind, calls)) in report.calls.iter().enumerate() {
+            let comma = if at == 0 { "" } else { "," };
+            write!(f, "{comma} {kind:?} {}", calls.ok + calls.failed)?;
+            if calls.failed > 0 {
+                write!(f, " ({} failed)", calls.failed)?;
+            }
+        }
+        writeln!(f)?;
+        writeln!(
+            f,
+            "{line} jobs: {} submitted, {} done, {} timed out, {} pending",
+            report.jobs, report.jobs_done, report.jobs_timed_out, report.jobs_pending
+        )?;
+        writeln!(
+            f,
+            "{line} bytes: {} synced to the device, {} from it; buffers of {} made, {} at most at \
+             once",
+            report.to_device, report.from_device, report.created, report.peak
+        )?;
+        if report.discarded > 0 {
+            writeln!(
+                f,
+                "{line} {} bytes written by the CPU were thrown away by FROM_DEVICE",
+                report.discarded
+            )?;
+        }
+        if report.unfetched > 0 {
+            writeln!(
+                f,
+                "{line} missing sync: {} buffers were freed after the device wrote to them, without \
+                 FROM_DEVICE in between",
+                report.unfetched
+            )?;
+        }
+        for (finding, times) in &report.findings {
+            writeln!(f, "{line} finding: {finding} ({times} times)")?;
+        }
+        for met in &report.hazards {
+            writeln!(f, "{line} hazard: {} ({} times)", met.text, met.times)?;
+        }
+        if leaks.any() {
+            writeln!(
+                f,
+                "{line} left behind: {} handles, {} buffers, {} bytes of NPU addresses, {} mappings",
+                leaks.handles, leaks.buffers, leaks.iova, leaks.mappings
+            )?;
+        } else {
+            writeln!(f, "{line} left behind: nothing")?;
+        }
+        let verdict = if report.is_clean() { "clean" } else { "not clean" };
+        writeln!(f, "{line} verdict: {verdict}")
+    }
+}
+
+fn mode(config: &Config) -> &'static str {
+    match config.mode {
+        Mode::Fast => "fast",
+        Mode::Strict => "strict",
+    }
+}
+
+/// Writes the report where the settings say, and returns the exit status that they ask for.
+pub(crate) fn report(settings: &Settings, report: &Report) -> Option<u8> {
+    let leaks = Leaks::of(report);
+    let text = if settings.json {
+        let document = Document {
+            driver: settings.config.version.to_string(),
+            mode: mode(&settings.config),
+            clean: report.is_clean(),
+            leaks,
+            report,
+        };
+        serde_json::to_string(&document).unwrap_or_default() + "\n"
+    } else {
+        Text(&settings.config, report, leaks).to_string()
+    };
+    match &settings.report {
+        Destination::Nowhere => {}
+        Destination::Stderr => eprint!("{text}"),
+        Destination::File(path) => {
+            // One write, so that the reports of several processes do not mix.
+            let written = OpenOptions::new().create(true).append(true).open(path);
+            if let Err(error) = written.and_then(|mut file| file.write_all(text.as_bytes())) {
+                eprintln!("rknpu-sim: cannot write the report to {}: {error}", path.display());
+                eprint!("{text}");
+            }
+        }
+    }
+    let bad = !report.is_clean() || (settings.count_leaks && leaks.any());
+    settings.exit.filter(|_| bad)
+}

@@ -1,0 +1,643 @@
+//! The C functions that this library replaces.
+//!
+//! Each asks first whether the call is about something simulated, which costs a load or two, and
+//! passes it on otherwise. None allocates or takes a lock on the way to the C library.
+//!
+//! Variadic functions are written with the arguments that they may take: on x86-64 and aarch64 Linux
+//! those are passed alike, and the ones that a caller did not give are passed on unread.
+
+#![allow(unreachable_pub, reason = "the loader reaches them")]
+
+use std::any::Any;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use rknpu_sys::drm::{DmaHeapAllocation, PrimeHandle};
+use rknpu_sys::uapi::Submit;
+use rustix::fd::AsRawFd;
+use rustix::io::Errno;
+
+use crate::nodes::{self, Place};
+use crate::process::{Behind, Process, process};
+use crate::real;
+use crate::settings::Hazards;
+
+/// `DMA_HEAP_IOCTL_ALLOC`.
+const HEAP_ALLOC: u32 = 0xC018_4800;
+/// `DMA_BUF_IOCTL_SYNC`.
+const BUF_SYNC: u32 = 0x4008_6200;
+/// Number of PRIME_HANDLE_TO_FD among the DRM calls.
+const PRIME_EXPORT: u32 = 0x2d;
+/// Number of SUBMIT.
+const SUBMIT: u32 = 0x41;
+/// A page, for what the kernel rounds and refuses.
+const PAGE: usize = 4096;
+
+/// What the library does with a path; `None` passes the call on.
+///
+/// # Safety
+/// `path` is null or a C string.
+unsafe fn place(path: *const c_char) -> Option<(&'static Process, Place)> {
+    if path.is_null() {
+        return None;
+    }
+    // SAFETY: a C string by the caller's promise.
+    let path = unsafe { CStr::from_ptr(path) };
+    Some((process()?, nodes::find(path.to_bytes())?))
+}
+
+/// The process, when `fd` is simulated.
+fn simulated(fd: c_int) -> Option<&'static Process> {
+    process().filter(|process| process.table.has(fd))
+}
+
+/// Runs a simulated call; errno is set on failure and otherwise left as it was.
+fn answer<T>(failed: T, call: impl FnOnce() -> Result<T, Errno>) -> T {
+    let before = real::errno();
+    match guarded(call) {
+        Ok(value) => {
+            real::set_errno(before);
+            value
+        }
+        Err(errno) => {
+            real::set_errno(errno.raw_os_error());
+            failed
+        }
+    }
+}
+
+/// Does the books beside a call of the C library, without touching errno.
+fn book(work: impl FnOnce()) {
+    let before = real::errno();
+    guarded(work);
+    real::set_errno(before);
+}
+
+/// A panic is a hazard that the settings asked to abort at.
+fn guarded<T>(work: impl FnOnce() -> T) -> T {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(value) => value,
+        Err(panic) => abort(panic.as_ref()),
+    }
+}
+
+fn abort(panic: &(dyn Any + Send)) -> ! {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    eprintln!("rknpu-sim: aborted: {}", text.unwrap_or("a panic"));
+    std::process::abort()
+}
+
+/// Closes a descriptor of this library's own.
+pub(crate) fn close_for_good(fd: c_int) {
+    // SAFETY: the caller owns the descriptor; nothing else uses it.
+    unsafe { real::close(fd) };
+}
+
+/// Defines the names of an opening function.
+macro_rules! open {
+    ($($name:ident),+) => {$(
+        /// `open(2)` and its 64-bit and fortified twins.
+        ///
+        /// # Safety
+        /// As `open(2)`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+            // SAFETY: `path` is what the caller gave to `open`.
+            match unsafe { place(path) } {
+                Some((process, place)) => answer(-1, || process.open(place, flags)),
+                // SAFETY: the caller's arguments, passed on.
+                None => unsafe { real::open(path, flags, mode) },
+            }
+        }
+    )+};
+}
+open!(open, open64, __open_2, __open64_2);
+
+/// Defines the names of an opening function that takes a directory, which absolute paths ignore.
+macro_rules! openat {
+    ($($name:ident),+) => {$(
+        /// `openat(2)` and its 64-bit and fortified twins.
+        ///
+        /// # Safety
+        /// As `openat(2)`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            at: c_int,
+            path: *const c_char,
+            flags: c_int,
+            mode: c_uint,
+        ) -> c_int {
+            // SAFETY: `path` is what the caller gave to `openat`.
+            match unsafe { place(path) } {
+                Some((process, place)) => answer(-1, || process.open(place, flags)),
+                // SAFETY: the caller's arguments, passed on.
+                None => unsafe { real::openat(at, path, flags, mode) },
+            }
+        }
+    )+};
+}
+openat!(openat, openat64, __openat_2, __openat64_2);
+
+/// Defines the names of `fopen`.
+macro_rules! fopen {
+    ($($name:ident),+) => {$(
+        /// `fopen(3)`, which opens by other means than `open`.
+        ///
+        /// # Safety
+        /// As `fopen(3)`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+            // SAFETY: `path` is what the caller gave to `fopen`.
+            match unsafe { place(path) } {
+                Some((process, place)) => {
+                    answer(std::ptr::null_mut(), || {
+                        let fd = process.open(place, libc::O_CLOEXEC)?;
+                        // SAFETY: `mode` is the caller's; the descriptor is new.
+                        Ok(unsafe { libc::fdopen(fd, mode) })
+                    })
+                }
+                // SAFETY: the caller's arguments, passed on.
+                None => unsafe { real::fopen(path, mode) },
+            }
+        }
+    )+};
+}
+fopen!(fopen, fopen64);
+
+/// `close(2)`.
+///
+/// # Safety
+/// As `close(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+    if let Some(process) = simulated(fd) {
+        book(|| process.closing(fd));
+    }
+    // SAFETY: the caller's argument, passed on.
+    unsafe { real::close(fd) }
+}
+
+/// `close_range(2)`.
+///
+/// # Safety
+/// As `close_range(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    /// `CLOSE_RANGE_CLOEXEC`: nothing is closed yet.
+    const CLOEXEC: c_int = 4;
+    if let Some(process) = process().filter(|_| flags & CLOEXEC == 0 && first <= last) {
+        for fd in process.table.within(first, last) {
+            book(|| process.closing(fd));
+        }
+    }
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { real::close_range(first, last, flags) }
+}
+
+/// Books a duplicate that the C library has just made.
+fn duplicated(from: c_int, to: c_int) -> c_int {
+    if let Some(process) = simulated(from).filter(|_| to >= 0 && to != from) {
+        book(|| process.duplicated(from, to));
+    }
+    to
+}
+
+/// A descriptor is about to be replaced by a duplicate of `from`.
+fn replacing(from: c_int, to: c_int) {
+    if from == to {
+        return;
+    }
+    if let Some(process) = simulated(to) {
+        // SAFETY: the command takes no argument and fails harmlessly for a number that is not open.
+        let open = unsafe { real::fcntl(from, libc::F_GETFD, 0) } >= 0;
+        if open {
+            book(|| process.closing(to));
+        }
+    }
+}
+
+/// `dup(2)`.
+///
+/// # Safety
+/// As `dup(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    // SAFETY: the caller's argument, passed on.
+    duplicated(fd, unsafe { real::dup(fd) })
+}
+
+/// `dup2(2)`.
+///
+/// # Safety
+/// As `dup2(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
+    replacing(fd, to);
+    // SAFETY: the caller's arguments, passed on.
+    duplicated(fd, unsafe { real::dup2(fd, to) })
+}
+
+/// `dup3(2)`.
+///
+/// # Safety
+/// As `dup3(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+    replacing(fd, to);
+    // SAFETY: the caller's arguments, passed on.
+    duplicated(fd, unsafe { real::dup3(fd, to, flags) })
+}
+
+/// Defines the names of `fcntl`.
+macro_rules! fcntl {
+    ($($name:ident),+) => {$(
+        /// `fcntl(2)`: duplicates are booked.
+        ///
+        /// # Safety
+        /// As `fcntl(2)`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(fd: c_int, command: c_int, argument: usize) -> c_int {
+            // SAFETY: the caller's arguments, passed on.
+            let result = unsafe { real::fcntl(fd, command, argument) };
+            if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
+                duplicated(fd, result);
+            }
+            result
+        }
+    )+};
+}
+fcntl!(fcntl, fcntl64);
+
+/// `ioctl(2)`.
+///
+/// # Safety
+/// As `ioctl(2)`: `argument` is what the request asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    let behind = simulated(fd).and_then(|process| Some((process, process.table.get(fd)?)));
+    let Some((process, behind)) = behind else {
+        // SAFETY: the caller's arguments, passed on.
+        return unsafe { real::ioctl(fd, request, argument) };
+    };
+    // The kernel takes 32 bits of the request.
+    let request = request as u32;
+    answer(-1, || match &*behind {
+        // SAFETY: `argument` is what the request asks for, by the caller's promise.
+        Behind::Device { .. } => unsafe { device(process, &behind, request, argument) },
+        Behind::Heap if request == HEAP_ALLOC && !argument.is_null() => {
+            let allocation = argument.cast::<DmaHeapAllocation>();
+            // SAFETY: the request asks for a pointer to this struct.
+            let wanted = unsafe { allocation.read_unaligned() };
+            let made = process.allocate(wanted.len, wanted.fd_flags)?;
+            let fd = made.cast_unsigned();
+            // SAFETY: as above.
+            unsafe { allocation.write_unaligned(DmaHeapAllocation { fd, ..wanted }) };
+            Ok(0)
+        }
+        // No cache is maintained for these: as for the driver's own exports.
+        Behind::Descriptor if request == BUF_SYNC => Ok(0),
+        Behind::Heap | Behind::Descriptor => Err(Errno::NOTTY),
+    })
+}
+
+/// An ioctl of a device node.
+///
+/// # Safety
+/// `argument` is what the request asks for.
+unsafe fn device(
+    process: &Process,
+    behind: &Arc<Behind>,
+    request: u32,
+    argument: *mut c_void,
+) -> Result<c_int, Errno> {
+    let Behind::Device { file, .. } = &**behind else { return Err(Errno::NOTTY) };
+    process.machine();
+    let strict = process.settings.hazards == Hazards::Errno;
+    let before = if strict { process.hazards() } else { 0 };
+    // SAFETY: by the caller's promise.
+    let result = unsafe { file.ioctl(request, argument) }?;
+    match request & 0xff {
+        // SAFETY: the call succeeded with a struct of this type.
+        PRIME_EXPORT => process.given_out(unsafe { (*argument.cast::<PrimeHandle>()).fd }),
+        SUBMIT if request >> 16 & 0x3fff >= size_of::<Submit>() as u32 => {
+            let submit = argument.cast::<Submit>();
+            // SAFETY: as above; the fields lie within the size that the request states.
+            let (flags, fence) = unsafe { ((*submit).flags, (*submit).fence_fd) };
+            if flags & rknpu_sys::flags::JobFlags::FENCE_OUT.bits() != 0 && fence >= 0 {
+                process.given_out(fence);
+            }
+        }
+        _ => {}
+    }
+    if strict && process.hazards() > before {
+        return Err(Errno::FAULT);
+    }
+    Ok(result)
+}
+
+/// Defines the names of `mmap`.
+macro_rules! mmap {
+    ($($name:ident),+) => {$(
+        /// `mmap(2)`.
+        ///
+        /// # Safety
+        /// As `mmap(2)`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            at: *mut c_void,
+            len: usize,
+            prot: c_int,
+            flags: c_int,
+            fd: c_int,
+            offset: i64,
+        ) -> *mut c_void {
+            let behind = if flags & libc::MAP_ANONYMOUS == 0 {
+                simulated(fd).and_then(|process| Some((process, process.table.get(fd)?)))
+            } else {
+                None
+            };
+            match behind {
+                Some((process, behind)) if matches!(*behind, Behind::Device { .. }) => {
+                    answer(libc::MAP_FAILED, || {
+                        // SAFETY: the caller's arguments.
+                        unsafe { map(process, &behind, (at, len), prot, flags, offset) }
+                    })
+                }
+                // SAFETY: the caller's arguments, passed on.
+                _ => unsafe { plain_map(at, len, prot, flags, fd, offset) },
+            }
+        }
+    )+};
+}
+mmap!(mmap, mmap64);
+
+/// A mapping of something that is no device node, but may replace a simulated mapping.
+///
+/// # Safety
+/// As `mmap(2)`.
+unsafe fn plain_map(
+    at: *mut c_void,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    // SAFETY: the caller's arguments, passed on.
+    let mapped = unsafe { real::mmap(at, len, prot, flags, fd, offset) };
+    let replaces = flags & libc::MAP_FIXED != 0 && mapped != libc::MAP_FAILED;
+    let touched = process().filter(|p| replaces && p.ranges.may_touch(mapped.addr(), len));
+    if let Some(process) = touched {
+        book(|| drop(process.ranges.remove(mapped.addr(), pages(len))));
+    }
+    mapped
+}
+
+/// Maps a simulated buffer: its memory file, which a child of fork does not get.
+///
+/// # Safety
+/// As `mmap(2)` for the range and flags.
+unsafe fn map(
+    process: &Process,
+    behind: &Arc<Behind>,
+    (at, len): (*mut c_void, usize),
+    prot: c_int,
+    flags: c_int,
+    offset: i64,
+) -> Result<*mut c_void, Errno> {
+    let Behind::Device { file, .. } = &**behind else { return Err(Errno::NODEV) };
+    let offset = u64::try_from(offset).map_err(|_| Errno::INVAL)?;
+    let reservation = file.reserve(offset, len)?;
+    let memory = reservation.file().as_raw_fd();
+    // SAFETY: the caller's range and flags; the file is at least `len` bytes long, rounded to pages.
+    let mapped = unsafe { real::mmap(at, len, prot, flags, memory, 0) };
+    if mapped == libc::MAP_FAILED {
+        return Err(Errno::from_raw_os_error(real::errno()));
+    }
+    for advice in [libc::MADV_DONTFORK, libc::MADV_DONTDUMP] {
+        // SAFETY: the range was just mapped; the advice changes none of its bytes.
+        unsafe { libc::madvise(mapped, pages(len), advice) };
+    }
+    drop(process.ranges.add(mapped.addr(), pages(len), Arc::new(reservation)));
+    Ok(mapped)
+}
+
+/// `len` rounded up to pages.
+fn pages(len: usize) -> usize {
+    len.checked_next_multiple_of(PAGE).unwrap_or(usize::MAX)
+}
+
+/// `munmap(2)`.
+///
+/// # Safety
+/// As `munmap(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn munmap(at: *mut c_void, len: usize) -> c_int {
+    let valid = at.addr().is_multiple_of(PAGE) && len > 0;
+    let ours = process().filter(|p| valid && p.ranges.may_touch(at.addr(), len));
+    // Forgotten before it is unmapped: the next mapping may get the same addresses. The driver learns
+    // of it after, when the tokens go.
+    let tokens = ours.map(|process| process.ranges.remove(at.addr(), pages(len)));
+    // SAFETY: the caller's arguments, passed on.
+    let result = unsafe { real::munmap(at, len) };
+    book(|| drop(tokens));
+    result
+}
+
+/// `mremap(2)`: a simulated mapping can move and shrink, not grow.
+///
+/// # Safety
+/// As `mremap(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mremap(
+    at: *mut c_void,
+    len: usize,
+    new: usize,
+    flags: c_int,
+    to: *mut c_void,
+) -> *mut c_void {
+    let ours = process().filter(|p| p.ranges.may_touch(at.addr(), len));
+    let ours = ours.filter(|p| p.ranges.touches(at.addr(), len));
+    if ours.is_some() && new > len {
+        real::set_errno(libc::EFAULT);
+        return libc::MAP_FAILED;
+    }
+    // SAFETY: the caller's arguments, passed on.
+    let moved = unsafe { real::mremap(at, len, new, flags, to) };
+    if let Some(process) = ours.filter(|_| moved != libc::MAP_FAILED) {
+        let tail =
+            process.ranges.remove(at.addr().saturating_add(pages(new)), pages(len) - pages(new));
+        process.ranges.moved(at.addr(), pages(new), moved.addr());
+        book(|| drop(tail));
+    }
+    moved
+}
+
+/// Makes a stat of whatever stood in the way one of `place`.
+fn disguise(out: &mut libc::stat, place: Place) {
+    out.st_mode = place.mode();
+    if let Some((major, minor)) = place.device() {
+        out.st_rdev = libc::makedev(major, minor);
+        out.st_size = 0;
+    }
+}
+
+/// Defines the names of `fstat`.
+macro_rules! fstat {
+    ($($name:ident),+) => {$(
+        /// `fstat(2)`: a device node shows as one.
+        ///
+        /// # Safety
+        /// As `fstat(2)`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(fd: c_int, out: *mut libc::stat) -> c_int {
+            // SAFETY: the caller's arguments, passed on.
+            let result = unsafe { real::fstat(fd, out) };
+            if result == 0 {
+                let behind = simulated(fd).and_then(|process| process.table.get(fd));
+                let place = match behind.as_deref() {
+                    Some(Behind::Device { place, .. }) => Some(*place),
+                    Some(Behind::Heap) => Some(Place::Heap),
+                    Some(Behind::Descriptor) | None => None,
+                };
+                if let Some(place) = place {
+                    // SAFETY: the call succeeded, so `out` is valid and filled.
+                    disguise(unsafe { &mut *out }, place);
+                }
+            }
+            result
+        }
+    )+};
+}
+fstat!(fstat, fstat64);
+
+/// Stats what a simulated place looks like: `/dev/null` in disguise.
+///
+/// # Safety
+/// `out` is writable.
+unsafe fn stat_place(place: Place, out: *mut libc::stat) -> c_int {
+    // SAFETY: the path is a C string, `out` is writable by the caller's promise.
+    let result = unsafe { real::stat(c"/dev/null".as_ptr(), out) };
+    if result == 0 {
+        // SAFETY: the call succeeded, so `out` is valid and filled.
+        disguise(unsafe { &mut *out }, place);
+    }
+    result
+}
+
+/// Defines a stat function with its 64-bit twin.
+macro_rules! stat {
+    ($real:ident: $($name:ident),+) => {$(
+        /// `stat(2)` and `lstat(2)`.
+        ///
+        /// # Safety
+        /// As `stat(2)`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(path: *const c_char, out: *mut libc::stat) -> c_int {
+            // SAFETY: the caller's arguments, looked at and passed on.
+            unsafe {
+                match place(path) {
+                    Some((_, place)) => stat_place(place, out),
+                    None => real::$real(path, out),
+                }
+            }
+        }
+    )+};
+}
+stat!(stat: stat, stat64);
+stat!(lstat: lstat, lstat64);
+
+/// Defines the names of `fstatat`.
+macro_rules! fstatat {
+    ($($name:ident),+) => {$(
+        /// `fstatat(2)`.
+        ///
+        /// # Safety
+        /// As `fstatat(2)`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            at: c_int,
+            path: *const c_char,
+            out: *mut libc::stat,
+            flags: c_int,
+        ) -> c_int {
+            // SAFETY: the caller's arguments, looked at and passed on.
+            unsafe {
+                match place(path) {
+                    Some((_, place)) => stat_place(place, out),
+                    None => real::fstatat(at, path, out, flags),
+                }
+            }
+        }
+    )+};
+}
+fstatat!(fstatat, fstatat64);
+
+/// `statx(2)`.
+///
+/// # Safety
+/// As `statx(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn statx(
+    at: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mask: c_uint,
+    out: *mut libc::statx,
+) -> c_int {
+    // SAFETY: `path` is what the caller gave to `statx`.
+    let Some((_, place)) = (unsafe { place(path) }) else {
+        // SAFETY: the caller's arguments, passed on.
+        return unsafe { real::statx(at, path, flags, mask, out) };
+    };
+    // SAFETY: the path is a C string; the rest are the caller's arguments.
+    let result = unsafe { real::statx(at, c"/dev/null".as_ptr(), flags, mask, out) };
+    if result == 0 {
+        // SAFETY: the call succeeded, so `out` is valid and filled.
+        let out = unsafe { &mut *out };
+        out.stx_mode = place.mode() as u16;
+        (out.stx_rdev_major, out.stx_rdev_minor) = place.device().unwrap_or((0, 0));
+    }
+    result
+}
+
+/// `access(2)`: simulated places are readable, devices also writable; none can be executed.
+fn permitted(place: Place, mode: c_int) -> Result<c_int, Errno> {
+    let writes = mode & libc::W_OK != 0 && place.device().is_none();
+    if mode & libc::X_OK != 0 || writes { Err(Errno::ACCESS) } else { Ok(0) }
+}
+
+/// `access(2)`.
+///
+/// # Safety
+/// As `access(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
+    // SAFETY: `path` is what the caller gave to `access`.
+    match unsafe { place(path) } {
+        Some((_, place)) => answer(-1, || permitted(place, mode)),
+        // SAFETY: the caller's arguments, passed on.
+        None => unsafe { real::access(path, mode) },
+    }
+}
+
+/// `faccessat(2)`.
+///
+/// # Safety
+/// As `faccessat(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn faccessat(
+    at: c_int,
+    path: *const c_char,
+    mode: c_int,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: `path` is what the caller gave to `faccessat`.
+    match unsafe { place(path) } {
+        Some((_, place)) => answer(-1, || permitted(place, mode)),
+        // SAFETY: the caller's arguments, passed on.
+        None => unsafe { real::faccessat(at, path, mode, flags) },
+    }
+}

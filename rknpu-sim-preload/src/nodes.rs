@@ -1,0 +1,80 @@
+//! Paths that lead into the simulation.
+
+use crate::text::Text;
+
+/// What stands at a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// `/dev/dri/card1`.
+    Card,
+    /// `/dev/dri/renderD129`.
+    Render,
+    /// `/dev/dma_heap/system`.
+    Heap,
+    /// A text file of the driver.
+    Text(Text),
+}
+
+/// Major number of DRM devices.
+const DRM_MAJOR: u32 = 226;
+/// Major and minor number that the heap shows.
+const HEAP: (u32, u32) = (250, 0);
+
+/// Every simulated path. The numbers are those that RK3588 boards usually show.
+const PLACES: [(&str, Place); 26] = [
+    ("/dev/dri/card1", Place::Card),
+    ("/dev/dri/renderD129", Place::Render),
+    ("/dev/dri/by-path/platform-fdab0000.npu-card", Place::Card),
+    ("/dev/dri/by-path/platform-fdab0000.npu-render", Place::Render),
+    ("/dev/dma_heap/system", Place::Heap),
+    ("/sys/kernel/debug/rknpu/version", Place::Text(Text::Version)),
+    ("/sys/kernel/debug/rknpu/load", Place::Text(Text::Load)),
+    ("/sys/kernel/debug/rknpu/power", Place::Text(Text::Power)),
+    ("/sys/kernel/debug/rknpu/freq", Place::Text(Text::Frequency)),
+    ("/sys/kernel/debug/rknpu/volt", Place::Text(Text::Voltage)),
+    ("/sys/kernel/debug/rknpu/delayms", Place::Text(Text::Delay)),
+    ("/sys/kernel/debug/rknpu/reset", Place::Text(Text::Reset)),
+    ("/proc/rknpu/version", Place::Text(Text::Version)),
+    ("/proc/rknpu/load", Place::Text(Text::Load)),
+    ("/proc/rknpu/power", Place::Text(Text::Power)),
+    ("/proc/rknpu/freq", Place::Text(Text::Frequency)),
+    ("/proc/rknpu/volt", Place::Text(Text::Voltage)),
+    ("/proc/rknpu/delayms", Place::Text(Text::Delay)),
+    ("/proc/rknpu/reset", Place::Text(Text::Reset)),
+    ("/sys/class/devfreq/fdab0000.npu/load", Place::Text(Text::DevfreqLoad)),
+    ("/sys/class/devfreq/fdab0000.npu/cur_freq", Place::Text(Text::Frequency)),
+    ("/sys/class/devfreq/fdab0000.npu/min_freq", Place::Text(Text::Frequency)),
+    ("/sys/class/devfreq/fdab0000.npu/max_freq", Place::Text(Text::Frequency)),
+    ("/sys/class/devfreq/fdab0000.npu/available_frequencies", Place::Text(Text::Frequency)),
+    ("/sys/class/devfreq/fdab0000.npu/governor", Place::Text(Text::Governor)),
+    ("/sys/class/devfreq/dmc/load", Place::Text(Text::DevfreqLoad)),
+];
+
+/// What stands at `path`, if it is simulated. Relative paths never are.
+pub(crate) fn find(path: &[u8]) -> Option<Place> {
+    let ours = [&b"/dev/d"[..], b"/sys/", b"/proc/r"];
+    if !ours.iter().any(|prefix| path.starts_with(prefix)) {
+        return None;
+    }
+    PLACES.iter().find(|(name, _)| name.as_bytes() == path).map(|(_, place)| *place)
+}
+
+impl Place {
+    /// Major and minor number of the device; `None` for a text.
+    pub(crate) fn device(self) -> Option<(u32, u32)> {
+        match self {
+            Place::Card => Some((DRM_MAJOR, 1)),
+            Place::Render => Some((DRM_MAJOR, 129)),
+            Place::Heap => Some(HEAP),
+            Place::Text(_) => None,
+        }
+    }
+
+    /// Type and permissions, as stat shows them.
+    pub(crate) fn mode(self) -> u32 {
+        match self {
+            Place::Card | Place::Render | Place::Heap => libc::S_IFCHR | 0o660,
+            Place::Text(_) => libc::S_IFREG | 0o444,
+        }
+    }
+}

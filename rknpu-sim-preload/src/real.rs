@@ -1,0 +1,94 @@
+//! The functions that this library stands in front of: the next ones of their names.
+
+use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// Declares each function with the address of its next namesake, looked up once, and with what to
+/// return where the C library has none.
+macro_rules! next {
+    ($(fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty, as $kind:ty, or $none:expr;)+) => {
+        $(
+            /// The C library's function of this name.
+            ///
+            /// # Safety
+            /// As the C library documents.
+            pub(crate) unsafe fn $name($($arg: $ty),*) -> $ret {
+                static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+                let mut next = NEXT.load(Ordering::Relaxed);
+                if next.is_null() {
+                    let name = concat!(stringify!($name), "\0");
+                    // SAFETY: the name ends with a zero byte.
+                    next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) };
+                    if next.is_null() {
+                        set_errno(libc::ENOSYS);
+                        return $none;
+                    }
+                    NEXT.store(next, Ordering::Relaxed);
+                }
+                // SAFETY: the symbol of this name is a function of this type.
+                let next = unsafe { std::mem::transmute::<*mut c_void, $kind>(next) };
+                // SAFETY: the caller keeps the function's contract.
+                unsafe { next($($arg),*) }
+            }
+        )+
+    };
+}
+
+type Open = unsafe extern "C" fn(*const c_char, c_int, ...) -> c_int;
+type OpenAt = unsafe extern "C" fn(c_int, *const c_char, c_int, ...) -> c_int;
+type OneFd = unsafe extern "C" fn(c_int) -> c_int;
+type TwoFds = unsafe extern "C" fn(c_int, c_int) -> c_int;
+type Range = unsafe extern "C" fn(c_uint, c_uint, c_int) -> c_int;
+type ThreeFds = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
+type Fcntl = unsafe extern "C" fn(c_int, c_int, ...) -> c_int;
+type Ioctl = unsafe extern "C" fn(c_int, c_ulong, ...) -> c_int;
+type Mmap = unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void;
+type Munmap = unsafe extern "C" fn(*mut c_void, usize) -> c_int;
+type Mremap = unsafe extern "C" fn(*mut c_void, usize, usize, c_int, ...) -> *mut c_void;
+type Fstat = unsafe extern "C" fn(c_int, *mut libc::stat) -> c_int;
+type Stat = unsafe extern "C" fn(*const c_char, *mut libc::stat) -> c_int;
+type StatAt = unsafe extern "C" fn(c_int, *const c_char, *mut libc::stat, c_int) -> c_int;
+type Statx = unsafe extern "C" fn(c_int, *const c_char, c_int, c_uint, *mut libc::statx) -> c_int;
+type Access = unsafe extern "C" fn(*const c_char, c_int) -> c_int;
+type AccessAt = unsafe extern "C" fn(c_int, *const c_char, c_int, c_int) -> c_int;
+type Fopen = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut libc::FILE;
+
+next! {
+    fn open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int, as Open, or -1;
+    fn openat(at: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int, as OpenAt, or -1;
+    fn close(fd: c_int) -> c_int, as OneFd, or -1;
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int, as Range, or -1;
+    fn dup(fd: c_int) -> c_int, as OneFd, or -1;
+    fn dup2(fd: c_int, to: c_int) -> c_int, as TwoFds, or -1;
+    fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int, as ThreeFds, or -1;
+    fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int, as Fcntl, or -1;
+    fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int, as Ioctl, or -1;
+    fn mmap(at: *mut c_void, len: usize, prot: c_int, flags: c_int, fd: c_int, offset: i64)
+        -> *mut c_void, as Mmap, or libc::MAP_FAILED;
+    fn munmap(at: *mut c_void, len: usize) -> c_int, as Munmap, or -1;
+    fn mremap(at: *mut c_void, len: usize, new: usize, flags: c_int, to: *mut c_void)
+        -> *mut c_void, as Mremap, or libc::MAP_FAILED;
+    fn fstat(fd: c_int, out: *mut libc::stat) -> c_int, as Fstat, or -1;
+    fn stat(path: *const c_char, out: *mut libc::stat) -> c_int, as Stat, or -1;
+    fn lstat(path: *const c_char, out: *mut libc::stat) -> c_int, as Stat, or -1;
+    fn fstatat(at: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int)
+        -> c_int, as StatAt, or -1;
+    fn statx(at: c_int, path: *const c_char, flags: c_int, mask: c_uint, out: *mut libc::statx)
+        -> c_int, as Statx, or -1;
+    fn access(path: *const c_char, mode: c_int) -> c_int, as Access, or -1;
+    fn faccessat(at: c_int, path: *const c_char, mode: c_int, flags: c_int)
+        -> c_int, as AccessAt, or -1;
+    fn fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE, as Fopen, or std::ptr::null_mut();
+}
+
+/// Sets the calling thread's errno.
+pub(crate) fn set_errno(errno: c_int) {
+    // SAFETY: the address is the calling thread's own, always valid.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// The calling thread's errno.
+pub(crate) fn errno() -> c_int {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() }
+}

@@ -1,0 +1,216 @@
+/* process NAME: what programs do with descriptors, mappings, forks and files. */
+#define _GNU_SOURCE
+#include "npu.h"
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/wait.h>
+
+static const uint32_t CACHED = NON_CONTIGUOUS | CACHEABLE | UNALIGNED;
+
+static int opened(void)
+{
+	int fd = open("/dev/dri/card1", O_RDWR | O_CLOEXEC);
+	CHECK(fd >= 0);
+	return fd;
+}
+
+static int driver_version(int fd)
+{
+	struct action action = {.flags = 1};
+	return ioctl(fd, ACTION, &action) == 0 ? (int)action.value : -errno;
+}
+
+static void descriptors(void)
+{
+	int fd = opened(), ordinary = open("/dev/null", O_RDONLY);
+	CHECK(ordinary >= 0);
+	int copy = dup(fd);
+	CHECK(copy >= 0 && close(fd) == 0);
+	CHECK(driver_version(fd) == -EBADF);
+	CHECK(driver_version(copy) == 908);
+	int high = fcntl(copy, F_DUPFD_CLOEXEC, 100);
+	CHECK(high >= 100 && driver_version(high) == 908);
+	CHECK(dup2(ordinary, high) == high && driver_version(high) == -ENOTTY);
+	CHECK(dup3(copy, high, O_CLOEXEC) == high && driver_version(high) == 908);
+	CHECK(dup2(high, high) == high && driver_version(high) == 908);
+	CHECK(dup2(1000, high) == -1 && errno == EBADF && driver_version(high) == 908);
+	CHECK(close_range(100, 200, 0) == 0 && driver_version(high) == -EBADF);
+	/* The numbers are free again for ordinary files. */
+	CHECK(dup2(ordinary, high) == high && driver_version(high) == -ENOTTY);
+	struct pollfd poll_copy = {.fd = copy, .events = POLLIN};
+	CHECK(poll(&poll_copy, 1, 0) >= 0 && !(poll_copy.revents & POLLNVAL));
+	CHECK(close(copy) == 0 && close(copy) == -1 && errno == EBADF);
+	errno = 77;
+	fd = opened();
+	CHECK(errno == 77 && close(fd) == 0);
+}
+
+static void stats(void)
+{
+	struct stat st;
+	int fd = opened();
+	CHECK(fstat(fd, &st) == 0 && S_ISCHR(st.st_mode) && st.st_rdev == makedev(226, 1));
+	CHECK(stat("/dev/dri/renderD129", &st) == 0 && st.st_rdev == makedev(226, 129));
+	CHECK(lstat("/dev/dri/card1", &st) == 0 && S_ISCHR(st.st_mode));
+	CHECK(fstatat(AT_FDCWD, "/proc/rknpu/load", &st, 0) == 0 && S_ISREG(st.st_mode));
+	struct statx sx;
+	CHECK(statx(AT_FDCWD, "/dev/dri/card1", 0, STATX_BASIC_STATS, &sx) == 0);
+	CHECK(sx.stx_rdev_major == 226 && sx.stx_rdev_minor == 1);
+	CHECK(access("/dev/dri/card1", R_OK | W_OK) == 0);
+	CHECK(access("/dev/dri/card1", X_OK) == -1 && errno == EACCES);
+	CHECK(access("/dev/dri/card7", F_OK) == -1 && errno == ENOENT);
+	CHECK(open("/dev/dri/card1", O_RDWR | O_DIRECTORY) == -1 && errno == ENOTDIR);
+	CHECK(close(fd) == 0);
+}
+
+static void texts(void)
+{
+	char line[128] = {0};
+	FILE *load = fopen("/sys/kernel/debug/rknpu/load", "r");
+	CHECK(load && fgets(line, sizeof line, load) && fclose(load) == 0);
+	CHECK(!strcmp(line, "NPU load:  Core0:  0%, Core1:  0%, Core2:  0%,\n"));
+	int version = open("/proc/rknpu/version", O_RDONLY);
+	CHECK(version >= 0 && read(version, line, sizeof line) == 21 && close(version) == 0);
+	CHECK(!strncmp(line, "RKNPU driver: v0.9.8\n", 21));
+	FILE *own = fopen("/proc/self/status", "r");
+	CHECK(own && fgets(line, sizeof line, own) && !strncmp(line, "Name:", 5) && fclose(own) == 0);
+}
+
+static void mappings(void)
+{
+	int fd = opened();
+	struct buffer b = make(fd, 4 * 4096, CACHED, 0);
+	((char *)b.cpu)[4096] = 42;
+	/* Part of it goes; the rest, and the buffer, stay. */
+	CHECK(munmap(b.cpu, 4096) == 0);
+	CHECK(((char *)b.cpu)[4096] == 42);
+	CHECK(destroy(fd, &b) == 0);
+	CHECK(((char *)b.cpu)[4096] == 42);
+	CHECK(mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0x100000000) == MAP_FAILED && errno == EACCES);
+	char *rest = (char *)b.cpu + 4096;
+	CHECK(mremap(rest, 3 * 4096, 4 * 4096, MREMAP_MAYMOVE) == MAP_FAILED && errno == EFAULT);
+	char *room = mmap(NULL, 3 * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *moved = mremap(rest, 3 * 4096, 3 * 4096, MREMAP_MAYMOVE | MREMAP_FIXED, room);
+	CHECK(moved == room && moved[0] == 42);
+	CHECK(close(fd) == 0 && moved[0] == 42);
+	/* A mapping put over it ends it. */
+	CHECK(mmap(moved, 3 * 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == moved);
+	CHECK(moved[0] == 0);
+	CHECK(munmap(moved, 3 * 4096) == 0);
+}
+
+static void forks(void)
+{
+	int fd = opened();
+	struct buffer b = make(fd, 4096, CACHED, 0);
+	*(char *)b.cpu = 1;
+	pid_t child = fork();
+	if (child == 0) {
+		struct mem_create query = {.handle = b.handle};
+		int same = ioctl(fd, MEM_CREATE, &query) == 0 && query.dma_addr == b.dma;
+		if (!same)
+			_exit(3);
+		*(volatile char *)b.cpu = 2;
+		_exit(4);
+	}
+	int status;
+	CHECK(waitpid(child, &status, 0) == child);
+	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+	CHECK(*(char *)b.cpu == 1);
+	drop(fd, &b);
+	CHECK(close(fd) == 0);
+}
+
+static void *allocate(void *arg)
+{
+	int fd = *(int *)arg;
+	for (int i = 0; i < 200; i++) {
+		struct buffer b = make(fd, 4096 * (size_t)(1 + i % 3), CACHED, 0);
+		memset(b.cpu, i, b.size);
+		CHECK(sync_buffer(fd, &b, TO_DEVICE) == 0);
+		drop(fd, &b);
+		int other = open("/dev/null", O_RDONLY);
+		CHECK(other >= 0 && close(other) == 0);
+	}
+	return NULL;
+}
+
+static void threads(void)
+{
+	int fd = opened();
+	pthread_t thread[4];
+	for (int i = 0; i < 4; i++)
+		CHECK(pthread_create(&thread[i], NULL, allocate, &fd) == 0);
+	for (int i = 0; i < 20; i++) {
+		pid_t child = fork();
+		if (child == 0)
+			_exit(0);
+		CHECK(child > 0 && waitpid(child, NULL, 0) == child);
+	}
+	for (int i = 0; i < 4; i++)
+		CHECK(pthread_join(thread[i], NULL) == 0);
+	CHECK(close(fd) == 0);
+}
+
+static void sharing(void)
+{
+	int fd = opened();
+	struct buffer b = make(fd, 8192, CACHED, 0);
+	((char *)b.cpu)[5000] = 7;
+	struct prime out = {.handle = b.handle, .flags = O_RDWR | O_CLOEXEC};
+	CHECK(ioctl(fd, PRIME_HANDLE_TO_FD, &out) == 0);
+	char *same = mmap(NULL, 8192, PROT_READ, MAP_SHARED, out.fd, 0);
+	CHECK(same != MAP_FAILED && same[5000] == 7);
+	uint64_t start = 0;
+	CHECK(ioctl(out.fd, BUF_SYNC, &start) == 0);
+	int second = opened();
+	struct prime in = {.fd = out.fd};
+	CHECK(ioctl(second, PRIME_FD_TO_HANDLE, &in) == 0);
+	struct mem_create query = {.handle = in.handle};
+	CHECK(ioctl(second, MEM_CREATE, &query) == 0 && query.dma_addr == b.dma);
+	CHECK(munmap(same, 8192) == 0 && close(out.fd) == 0 && close(second) == 0);
+	drop(fd, &b);
+
+	int heap = open("/dev/dma_heap/system", O_RDWR | O_CLOEXEC);
+	CHECK(heap >= 0);
+	struct heap_allocation allocation = {.len = 65536, .fd_flags = O_RDWR | O_CLOEXEC};
+	CHECK(ioctl(heap, HEAP_ALLOC, &allocation) == 0);
+	int buf = (int)allocation.fd;
+	char *cpu = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_SHARED, buf, 0);
+	CHECK(cpu != MAP_FAILED);
+	cpu[0] = 1;
+	CHECK(ioctl(buf, BUF_SYNC, &start) == 0);
+	struct prime foreign = {.fd = buf};
+	CHECK(ioctl(fd, PRIME_FD_TO_HANDLE, &foreign) == 0);
+	struct mem_create imported = {.handle = foreign.handle};
+	CHECK(ioctl(fd, MEM_CREATE, &imported) == 0 && imported.dma_addr && imported.size == 65536);
+	struct gem_close gone = {.handle = foreign.handle};
+	CHECK(ioctl(fd, GEM_CLOSE, &gone) == 0);
+	struct prime ordinary = {.fd = open("/dev/null", O_RDONLY)};
+	CHECK(ioctl(fd, PRIME_FD_TO_HANDLE, &ordinary) == -1 && errno == EINVAL);
+	CHECK(munmap(cpu, 65536) == 0 && close(buf) == 0 && close(heap) == 0 && close(fd) == 0);
+}
+
+int main(int argc, char **argv)
+{
+	CHECK(argc == 2);
+	struct {
+		const char *name;
+		void (*run)(void);
+	} all[] = {
+		{"descriptors", descriptors}, {"stats", stats},     {"texts", texts},
+		{"mappings", mappings},	      {"forks", forks},     {"threads", threads},
+		{"sharing", sharing},
+	};
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		if (!strcmp(argv[1], all[i].name)) {
+			all[i].run();
+			printf("%s: as expected\n", argv[1]);
+			return 0;
+		}
+	printf("no test is called %s\n", argv[1]);
+	return 2;
+}

@@ -1,0 +1,272 @@
+//! Small C programs against the driver's interface, run under the library: correct ones compute what
+//! plain loops compute, wrong ones are named in the report at exit.
+
+mod build;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::LazyLock;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The library and the programs, built once.
+struct Built {
+    library: PathBuf,
+    folder: TempDir,
+}
+
+/// `Err` is the reason for which nothing here can run.
+static BUILT: LazyLock<Result<Built, String>> = LazyLock::new(|| {
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let machine = Command::new(&compiler)
+        .arg("-dumpmachine")
+        .output()
+        .map_err(|error| format!("no C compiler {compiler}: {error}"))?;
+    let machine = String::from_utf8_lossy(&machine.stdout).into_owned();
+    if !machine.starts_with(std::env::consts::ARCH) {
+        return Err(format!("{compiler} compiles for {}", machine.trim()));
+    }
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
+    for (name, layout) in [
+        ("matmul", None),
+        ("matmul", Some("-DUAPI_40")),
+        ("misuse", None),
+        ("misuse", Some("-DUAPI_40")),
+        ("process", None),
+    ] {
+        let suffix = if layout.is_some() { "_40" } else { "" };
+        let output = Command::new(&compiler)
+            .args(["-O2", "-D_FORTIFY_SOURCE=2", "-Wall", "-Wextra", "-Werror"])
+            .args(layout)
+            .arg(sources.join(format!("{name}.c")))
+            .arg("-o")
+            .arg(folder.path().join(format!("{name}{suffix}")))
+            .arg("-lpthread")
+            .output()
+            .map_err(|error| error.to_string())?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{name}{suffix} does not compile: {errors}");
+    }
+    let library = build::library().unwrap_or_else(|error| panic!("the library: {error}"));
+    Ok(Built { library, folder })
+});
+
+/// What is built, or a line that nobody can miss.
+fn built(test: &str) -> Option<&'static Built> {
+    match &*BUILT {
+        Ok(built) => Some(built),
+        Err(reason) => {
+            // Past the test harness, which would swallow what a passing test prints.
+            let _ = writeln!(std::io::stderr(), "SKIPPED 1 test, {test}: {reason}");
+            None
+        }
+    }
+}
+
+impl Built {
+    /// Runs a program under the library; its report as JSON, where it made one.
+    fn run(&self, program: &str, arguments: &str, settings: &[(&str, &str)]) -> (Output, Value) {
+        let report = tempfile::NamedTempFile::new_in(self.folder.path()).unwrap();
+        let mut command = Command::new(self.folder.path().join(program));
+        command.args(arguments.split_whitespace());
+        command.env("LD_PRELOAD", &self.library);
+        command.env("RKNPU_SIM_REPORT", report.path()).env("RKNPU_SIM_FORMAT", "json");
+        command.envs(settings.iter().map(|(name, value)| (format!("RKNPU_SIM_{name}"), value)));
+        let output = command.output().unwrap();
+        let text = std::fs::read_to_string(report.path()).unwrap();
+        (output, serde_json::from_str(text.lines().next().unwrap_or("null")).unwrap())
+    }
+
+    #[track_caller]
+    fn succeeds(&self, program: &str, arguments: &str, settings: &[(&str, &str)]) -> Value {
+        let (output, report) = self.run(program, arguments, settings);
+        let text = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success(),
+            "{program} {arguments} {settings:?}: {text}{errors}\n{report}"
+        );
+        report
+    }
+}
+
+#[track_caller]
+fn clean(report: &Value) {
+    assert_eq!(report["clean"], true, "{report}");
+    for kind in ["handles", "buffers", "iova", "mappings"] {
+        assert_eq!(report["leaks"][kind], 0, "{report}");
+    }
+}
+
+#[test]
+fn matmuls_are_those_of_the_cpu() {
+    let Some(built) = built("matmuls_are_those_of_the_cpu") else { return };
+    let mut runs = BTreeMap::new();
+    for encoding in ["rows", "planes"] {
+        for types in ["int8", "fp16", "fp16_out"] {
+            for layout in ["matmul", "matmul_40"] {
+                for shape in
+                    ["1 32 32", "1 256 128", "4 32 32", "12 64 96", "64 512 64", "16 1024 32"]
+                {
+                    for mode in ["fast", "strict"] {
+                        let arguments = format!("{encoding} {types} {shape} 1 1 /dev/dri/card1");
+                        let report = built.succeeds(layout, &arguments, &[("MODE", mode)]);
+                        clean(&report);
+                        assert_eq!(report["report"]["jobs_done"], 1);
+                        *runs.entry((encoding, types)).or_insert(0) += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(runs.values().all(|count| *count == 24), "{runs:?}");
+}
+
+#[test]
+fn chained_programs_and_all_core_masks() {
+    let Some(built) = built("chained_programs_and_all_core_masks") else { return };
+    for mask in [0, 1, 2, 4, 3, 7] {
+        for programs in [1, 4] {
+            for layout in ["matmul", "matmul_40"] {
+                let node = "/dev/dri/renderD129";
+                let arguments = format!("rows int8 8 96 128 {mask} {programs} {node}");
+                clean(&built.succeeds(layout, &arguments, &[]));
+            }
+        }
+    }
+}
+
+#[test]
+fn every_driver_and_kernel() {
+    let Some(built) = built("every_driver_and_kernel") else { return };
+    for settings in [
+        &[("VERSION", "0.8")][..],
+        &[("VERSION", "0.9.5")],
+        &[("VERSION", "0.9.6")],
+        &[("VERSION", "0.9.7")],
+        &[("DOMAINS", "stub")],
+        &[("IOMMU", "off")],
+        &[("FENCES", "off"), ("SRAM", "956K"), ("ALIGNMENT", "cap-2m")],
+        &[("CLOCK", "real"), ("TIMING", "board,floor_ns=1000")],
+    ] {
+        for layout in ["matmul", "matmul_40"] {
+            clean(&built.succeeds(layout, "planes int8 4 64 64 1 2 /dev/dri/card1", settings));
+        }
+    }
+}
+
+#[test]
+fn descriptors_mappings_forks_and_files() {
+    let Some(built) = built("descriptors_mappings_forks_and_files") else { return };
+    for part in ["descriptors", "stats", "texts", "mappings", "forks", "threads", "sharing"] {
+        let report = built.succeeds("process", part, &[]);
+        if part != "texts" {
+            clean(&report);
+        }
+    }
+}
+
+/// Mistakes, and words of the hazard or finding that names each.
+const MISTAKES: [(&str, &str); 13] = [
+    ("forgotten_sync", "MEM_SYNC TO_DEVICE was forgotten"),
+    ("unfetched", "\"unfetched\":1"),
+    ("stale_sync", "MemSync with obj_addr"),
+    ("stale_tasks", "an object that was destroyed"),
+    ("too_many_tasks", "which holds 102"),
+    ("no_kernel_mapping", "no KERNEL_MAPPING"),
+    ("other_domain", "is every buffer in the job's domain?"),
+    ("wrong_mask", "int_mask 0xc00"),
+    ("half_mask", "int_mask is 0x100"),
+    ("no_pc", "without the PC flag"),
+    ("unmapped_input", "reading the input"),
+    ("undecodable", "there is no such block"),
+    ("left_behind", "\"handles\":5"),
+];
+
+#[test]
+fn every_mistake_is_named() {
+    let Some(built) = built("every_mistake_is_named") else { return };
+    for (mistake, words) in MISTAKES {
+        for layout in ["misuse", "misuse_40"] {
+            if layout == "misuse_40" && mistake == "other_domain" {
+                continue; // That interface has no domains.
+            }
+            let settings = [("MODE", "strict"), ("EXIT", "9"), ("LEAKS", "count")];
+            let (output, report) = built.run(layout, mistake, &settings);
+            let text = report.to_string();
+            assert!(text.contains(words), "{mistake}: {words:?} not in {text}");
+            let status = if mistake == "unfetched" { 0 } else { 9 };
+            assert_eq!(output.status.code(), Some(status), "{mistake}: {text}");
+        }
+    }
+    clean(&built.succeeds("misuse", "right", &[("MODE", "strict"), ("EXIT", "9")]));
+}
+
+#[test]
+fn a_buffer_freed_under_a_job_is_named() {
+    let Some(built) = built("a_buffer_freed_under_a_job_is_named") else { return };
+    let slow = [("CLOCK", "real"), ("TIMING", "board,floor_ns=60000000")];
+    let (_, report) = built.run("misuse", "freed_under_job", &slow);
+    assert!(report.to_string().contains("was freed while a job on core 0 used it"), "{report}");
+}
+
+#[test]
+fn hazards_fail_or_abort_on_request() {
+    let Some(built) = built("hazards_fail_or_abort_on_request") else { return };
+    let (output, _) = built.run("misuse", "half_mask", &[("HAZARD", "errno")]);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("submit: -1"));
+    let (output, _) = built.run("misuse", "stale_sync", &[("HAZARD", "abort")]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), None, "{text}");
+    assert!(
+        text.contains("rknpu-sim: aborted: ") && text.contains("MemSync with obj_addr"),
+        "{text}"
+    );
+}
+
+#[test]
+fn faults_are_injected() {
+    let Some(built) = built("faults_are_injected") else { return };
+    let arguments = "rows int8 4 64 64 1 1 /dev/dri/card1";
+    let (output, _) = built.run("matmul", arguments, &[("FAULTS", "mem_create=ENOMEM:after=3")]);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("MEM_CREATE"), "{output:?}");
+    let (output, report) = built.run("matmul", arguments, &[("FAULTS", "hang:core=0")]);
+    assert!(!output.status.success());
+    assert_eq!(report["report"]["jobs_timed_out"], 1);
+}
+
+#[test]
+fn a_wrong_setting_ends_the_program_with_the_list() {
+    let Some(built) = built("a_wrong_setting_ends_the_program_with_the_list") else { return };
+    for (name, value, words) in [
+        ("MOOD", "strict", "there is no setting RKNPU_SIM_MOOD"),
+        ("MODE", "slow", "RKNPU_SIM_MODE=slow: expected fast"),
+    ] {
+        let (output, _) = built.run("misuse", "right", &[(name, value)]);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains(words), "{text}");
+    }
+}
+
+#[test]
+fn the_report_is_text_on_stderr_by_default() {
+    let Some(built) = built("the_report_is_text_on_stderr_by_default") else { return };
+    let settings = [("FORMAT", "text"), ("REPORT", "stderr")];
+    let (output, _) = built.run("misuse", "right", &settings);
+    let text = String::from_utf8_lossy(&output.stderr);
+    for words in
+        ["calls: Submit 1", "1 submitted, 1 done", "left behind: nothing", "verdict: clean"]
+    {
+        assert!(text.contains(words), "{words:?} not in {text}");
+    }
+    let (output, _) = built.run("misuse", "right", &[("REPORT", "none")]);
+    assert!(output.stderr.is_empty());
+    // A program that has nothing to do with the NPU gets no report.
+    let plain = Command::new("true").env("LD_PRELOAD", &built.library).output().unwrap();
+    assert!(plain.status.success() && plain.stderr.is_empty());
+}
