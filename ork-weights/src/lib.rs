@@ -1,5 +1,6 @@
 //! Model weights for the RK3588 NPU: read, quantise, tile, and keep in .orkpack files
 
+pub mod convert;
 pub mod dequant;
 mod mapping;
 pub mod model;

@@ -51,9 +51,7 @@ fn naive(values: &[f32], k: usize, tier: Tier) -> (Vec<i8>, Vec<f32>, f64) {
     for row in values.chunks_exact(k) {
         let mut row = row.to_vec();
         let group = match tier {
-            Tier::NativeInt4 { group }
-            | Tier::RotatedInt8 { group }
-            | Tier::RotatedInt4 { group } => {
+            Tier::Int4 { group } | Tier::RotatedInt8 { group } | Tier::Int4AsInt8 { group } => {
                 rotate(&mut row);
                 group.map_or(k, |g| g as usize)
             }
@@ -64,7 +62,7 @@ fn naive(values: &[f32], k: usize, tier: Tier) -> (Vec<i8>, Vec<f32>, f64) {
             let (levels, least) = match tier {
                 Tier::Int8 | Tier::RotatedInt8 { .. } => (127.0, -127.0),
                 Tier::Nf4 => (127.0, 0.0),
-                Tier::Int4 => (7.0, -7.0),
+                Tier::O4n1 => (7.0, -7.0),
                 _ => (7.0, -8.0),
             };
             let scale = most / levels;
@@ -155,7 +153,7 @@ fn holds(kind: TensorType, k: u32, n: u32, tier: Tier, seed: u64) {
     let mut beside = vec![f32::NAN; blob_scales(tier, k, n)];
     encode(&rows, &Recipe::new(tier), &mut blob, &mut beside).unwrap();
     match tier {
-        Tier::Int4 | Tier::Nf4 => {
+        Tier::O4n1 | Tier::Nf4 => {
             assert_eq!(&blob[..4], b"1N4O");
             let (own, nibbles) = blob[20..].split_at(4 * n as usize);
             let own: Vec<f32> = own.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
@@ -163,12 +161,12 @@ fn holds(kind: TensorType, k: u32, n: u32, tier: Tier, seed: u64) {
             for (i, code) in codes.iter().enumerate() {
                 let nibble = nibbles[i / 2] >> (i % 2 * 4) & 15;
                 match tier {
-                    Tier::Int4 => assert_eq!(nibble, *code as u8 & 15),
+                    Tier::O4n1 => assert_eq!(nibble, *code as u8 & 15),
                     _ => assert_eq!(LEVELS[usize::from(nibble)], *code),
                 }
             }
         }
-        Tier::RotatedInt4 { .. } => {
+        Tier::Int4AsInt8 { .. } => {
             assert_eq!(blob, place(&codes, &Layout::new(k, n, Precision::Int4).unwrap()));
             assert_eq!(beside, expected_scales);
         }
@@ -182,11 +180,11 @@ fn tier(k: u32) -> impl Strategy<Value = Tier> {
     let group = prop_oneof![Just(None), Just(Some(32)), Just(Some(k))];
     (0..6, group).prop_map(|(tier, group)| match tier {
         0 => Tier::Int8,
-        1 => Tier::Int4,
+        1 => Tier::O4n1,
         2 => Tier::Nf4,
-        3 => Tier::NativeInt4 { group },
+        3 => Tier::Int4 { group },
         4 => Tier::RotatedInt8 { group },
-        _ => Tier::RotatedInt4 { group },
+        _ => Tier::Int4AsInt8 { group },
     })
 }
 
@@ -220,8 +218,8 @@ proptest! {
 fn slices_in_both_directions() {
     holds(TensorType::Q8_0, 1056, 64, Tier::Int8, 1);
     holds(TensorType::Q8_0, 32, 8192 + 64, Tier::Int8, 2);
-    holds(TensorType::Q8_0, 32, 8192 + 64, Tier::NativeInt4 { group: None }, 3);
-    holds(TensorType::Q8_0, 10784, 64, Tier::NativeInt4 { group: Some(32) }, 4);
+    holds(TensorType::Q8_0, 32, 8192 + 64, Tier::Int4 { group: None }, 3);
+    holds(TensorType::Q8_0, 10784, 64, Tier::Int4 { group: Some(32) }, 4);
     assert_eq!(block_of(10784), 32);
 }
 
@@ -258,10 +256,10 @@ fn threads_change_nothing() {
     let importance: Vec<f32> = (0..512).map(|i| (i % 13) as f32).collect();
     for (tier, stochastic) in [
         (Tier::Int8, None),
-        (Tier::Int4, Some(5)),
-        (Tier::Int4, None),
+        (Tier::O4n1, Some(5)),
+        (Tier::O4n1, None),
         (Tier::Nf4, None),
-        (Tier::NativeInt4 { group: Some(64) }, None),
+        (Tier::Int4 { group: Some(64) }, None),
     ] {
         let recipe = Recipe { tier, stochastic, importance: Some(&importance), measure: true };
         assert_eq!(on(1, &recipe), on(4, &recipe), "{tier}");
@@ -270,7 +268,7 @@ fn threads_change_nothing() {
 
 #[test]
 fn seeds_change_the_bytes_and_parts_are_parts_of_the_whole() {
-    let with = |seed| Recipe { stochastic: Some(seed), ..Recipe::new(Tier::Int4) };
+    let with = |seed| Recipe { stochastic: Some(seed), ..Recipe::new(Tier::O4n1) };
     assert_ne!(on(1, &with(1)).0, on(1, &with(2)).0);
     assert_eq!(on(1, &with(1)).0, on(2, &with(1)).0);
 
@@ -288,7 +286,7 @@ fn seeds_change_the_bytes_and_parts_are_parts_of_the_whole() {
 #[test]
 fn importance_lowers_the_error_it_weighs() {
     let importance: Vec<f32> = (0..512).map(|i| if i % 16 == 0 { 100.0 } else { 0.01 }).collect();
-    for tier in [Tier::Int4, Tier::Nf4] {
+    for tier in [Tier::O4n1, Tier::Nf4] {
         let raw = source(TensorType::Q4_K, 512, 64, 7);
         let mut values = vec![0f32; 512 * 64];
         dequantise(TensorType::Q4_K, &raw, &mut values).unwrap();
@@ -349,7 +347,7 @@ fn errors_say_what_is_wrong() {
         quantise(&odd, &recipe, &mut out, &mut scales),
         Err(QuantiseError::Layout(_))
     ));
-    for tier in [Tier::Int8, Tier::Nf4, Tier::Int4, Tier::NativeInt4 { group: None }, Tier::Fp16] {
+    for tier in [Tier::Int8, Tier::Nf4, Tier::O4n1, Tier::Int4 { group: None }, Tier::Fp16] {
         let mut bad = raw.clone();
         bad[(37 * 32 + 5) * 4..][..4].copy_from_slice(&f32::NAN.to_le_bytes());
         let rows = Rows::new(TensorType::F32, 32, 64, &bad).unwrap();

@@ -79,6 +79,14 @@ impl ModelFile {
         }
     }
 
+    /// Has the pages of `range` brought in, if they go through the page cache.
+    pub(super) fn will_read(&self, range: Range<u64>) {
+        let end = usize::try_from(range.end).unwrap_or(usize::MAX);
+        if let (None, Ok(start)) = (&self.direct, usize::try_from(range.start)) {
+            self.mapping.will_read(start..end);
+        }
+    }
+
     /// Forgets the pages of `range`: those of the mapping, or of the page cache if they were read
     /// through it. Failing costs memory and nothing else.
     pub(super) fn evict(&self, range: Range<u64>) {

@@ -243,6 +243,13 @@ impl Model {
         self.with_rows(weight, 0..weight.n, |rows| encode(rows, recipe, blob, scales))
     }
 
+    /// Tells the system that a weight will be read soon. A hint; costs nothing when it is ignored.
+    pub fn will_read(&self, weight: &Weight) {
+        if let Some(file) = self.files.get(weight.shard) {
+            file.will_read(weight.range());
+        }
+    }
+
     /// Drops the pages of a weight that were read: those of the mapping, or of the page cache.
     /// Reading it again brings them back.
     pub fn evict(&self, weight: &Weight) {

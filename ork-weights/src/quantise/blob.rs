@@ -71,7 +71,7 @@ fn stored_layout(tier: Tier, k: u32, n: u32) -> Result<Layout, QuantiseError> {
     let loaded = tier.layout(k, n)?;
     match (tier, tier.dtype()) {
         (_, None) => Err(QuantiseError::NotStored { tier }),
-        (Tier::RotatedInt4 { .. }, _) => Ok(Layout::new(k, n, Precision::Int4)?),
+        (Tier::Int4AsInt8 { .. }, _) => Ok(Layout::new(k, n, Precision::Int4)?),
         _ => Ok(loaded),
     }
 }

@@ -6,9 +6,10 @@
 //! | tier | scale | code | rounding |
 //! |---|---|---|---|
 //! | int8 | absmax / 127 | w / scale, ±127 | to nearest, ties to even |
-//! | int4 (stored), uniform | absmax / 7 | w / scale, ±7 | ties to even, or stochastic |
-//! | int4 (stored), NF4 | absmax / 127 | nearest of 16 levels of w / absmax | midpoints go up |
-//! | native int4 | absmax / 7 after rotation | w / scale, −8..7 | ties to even |
+//! | o4n1 | absmax / 7 | w / scale, ±7 | ties to even, or stochastic |
+//! | nf4 | absmax / 127 | nearest of 16 levels of w / absmax | midpoints go up |
+//! | int4, int4-as-int8 | absmax / 7 after rotation | w / scale, −8..7 | ties to even |
+//! | rotated-int8 | absmax / 127 after rotation | w / scale, ±127 | ties to even |
 //! | fp16 | none | the half float | ties to even |
 //!
 //! absmax is at least 1e-9. Source of the rules: the C project that defined `.orkpack`, so that
@@ -57,10 +58,10 @@ const LEAST_ABSMAX: f32 = 1e-9;
 pub struct Recipe<'a> {
     /// Codes and scales.
     pub tier: Tier,
-    /// Importance of each of the K inputs; the stored int4 tiers then choose, per channel, the
+    /// Importance of each of the K inputs; the compact tiers then choose, per channel, the
     /// clipped scale of least importance-weighted error. Other tiers ignore it.
     pub importance: Option<&'a [f32]>,
-    /// Seed of stochastic rounding, for [`Tier::Int4`]; other tiers ignore it. The same seed gives
+    /// Seed of stochastic rounding, for [`Tier::O4n1`]; other tiers ignore it. The same seed gives
     /// the same bytes on any number of threads.
     pub stochastic: Option<u64>,
     /// Whether to measure the error, which takes another look at every row.

@@ -74,7 +74,7 @@ pub(super) fn pack(
     Ok(quality)
 }
 
-/// Quantises rows to the compact form of [`Tier::Int4`] and [`Tier::Nf4`]: nibbles row by row, K / 2
+/// Quantises rows to the compact form of [`Tier::O4n1`] and [`Tier::Nf4`]: nibbles row by row, K / 2
 /// bytes each.
 pub(super) fn compact(
     rows: &Rows<'_>,
@@ -165,15 +165,15 @@ impl Job<'_> {
             (Tier::Int8 | Tier::RotatedInt8 { .. }, _) => {
                 self.codes::<_, Levels, 32>(&Int8, out, scales)
             }
-            (Tier::Int4, None) => self.codes::<_, Levels, 32>(&Uniform { importance }, out, scales),
-            (Tier::Int4, Some(_)) => {
+            (Tier::O4n1, None) => self.codes::<_, Levels, 32>(&Uniform { importance }, out, scales),
+            (Tier::O4n1, Some(_)) => {
                 self.codes::<_, Levels, 32>(&Stochastic(Uniform { importance }), out, scales)
             }
             (Tier::Nf4, _) => self.codes::<_, Levels, 32>(&Nf4 { importance }, out, scales),
-            (Tier::NativeInt4 { .. } | Tier::RotatedInt4 { .. }, _) if int4 => {
+            (Tier::Int4 { .. } | Tier::Int4AsInt8 { .. }, _) if int4 => {
                 self.codes::<_, Nibbles, 16>(&Native, out, scales)
             }
-            (Tier::NativeInt4 { .. } | Tier::RotatedInt4 { .. }, _) => {
+            (Tier::Int4 { .. } | Tier::Int4AsInt8 { .. }, _) => {
                 self.codes::<_, Levels, 32>(&Native, out, scales)
             }
         }

@@ -11,10 +11,10 @@ use std::str::FromStr;
 ///
 /// ```
 /// use ork_weights::quantise::Tier;
-/// let tier: Tier = "native-int4:128".parse()?;
-/// assert_eq!(tier, Tier::NativeInt4 { group: Some(128) });
+/// let tier: Tier = "int4:128".parse()?;
+/// assert_eq!(tier, Tier::Int4 { group: Some(128) });
 /// assert_eq!(tier.scales(4096, 64), 32 * 64);
-/// assert_eq!(tier.to_string(), "native-int4:128");
+/// assert_eq!(tier.to_string(), "int4:128");
 /// # Ok::<(), String>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,11 +23,11 @@ pub enum Tier {
     /// int8 codes, int8 activations.
     Int8,
     /// Evenly spaced int4 codes, stored compactly; int8 activations.
-    Int4,
+    O4n1,
     /// NF4 codes, stored compactly; int8 activations.
     Nf4,
     /// int4 codes of the rotated weight; int4 activations.
-    NativeInt4 {
+    Int4 {
         /// Values of a scale group.
         group: Option<u32>,
     },
@@ -36,8 +36,8 @@ pub enum Tier {
         /// Values of a scale group.
         group: Option<u32>,
     },
-    /// int4 codes of the rotated weight, stored as [`Tier::NativeInt4`] is; int8 activations.
-    RotatedInt4 {
+    /// int4 codes of the rotated weight, stored as [`Tier::Int4`] is; int8 activations.
+    Int4AsInt8 {
         /// Values of a scale group.
         group: Option<u32>,
     },
@@ -50,10 +50,10 @@ impl Tier {
     pub const fn dtype(self) -> Option<Dtype> {
         match self {
             Tier::Int8 => Some(Dtype::Int8),
-            Tier::Int4 | Tier::Nf4 => Some(Dtype::O4n1),
-            Tier::NativeInt4 { .. } => Some(Dtype::Int4),
+            Tier::O4n1 | Tier::Nf4 => Some(Dtype::O4n1),
+            Tier::Int4 { .. } => Some(Dtype::Int4),
             Tier::RotatedInt8 { .. } => Some(Dtype::RotatedInt8),
-            Tier::RotatedInt4 { .. } => Some(Dtype::Int4AsInt8),
+            Tier::Int4AsInt8 { .. } => Some(Dtype::Int4AsInt8),
             Tier::Fp16 => None,
         }
     }
@@ -62,7 +62,7 @@ impl Tier {
     pub const fn precision(self) -> Precision {
         match self {
             Tier::Fp16 => Precision::Fp16,
-            Tier::NativeInt4 { .. } => Precision::Int4,
+            Tier::Int4 { .. } => Precision::Int4,
             _ => Precision::Int8,
         }
     }
@@ -74,7 +74,7 @@ impl Tier {
     pub fn layout(self, k: u32, n: u32) -> Result<Layout, QuantiseError> {
         self.groups(k)?;
         // Stored as int4 tiles, it must tile as int4 too.
-        if let Tier::RotatedInt4 { .. } = self {
+        if let Tier::Int4AsInt8 { .. } = self {
             Layout::new(k, n, Precision::Int4)?;
         }
         Ok(Layout::new(k, n, self.precision())?)
@@ -91,7 +91,7 @@ impl Tier {
     /// The codebook of a compactly stored tier.
     pub const fn codebook(self) -> Option<Codebook> {
         match self {
-            Tier::Int4 => Some(Codebook::Uniform),
+            Tier::O4n1 => Some(Codebook::Uniform),
             Tier::Nf4 => Some(Codebook::Nf4),
             _ => None,
         }
@@ -129,28 +129,25 @@ impl Tier {
 
     const fn group(self) -> Option<u32> {
         match self {
-            Tier::NativeInt4 { group }
-            | Tier::RotatedInt8 { group }
-            | Tier::RotatedInt4 { group } => group,
+            Tier::Int4 { group } | Tier::RotatedInt8 { group } | Tier::Int4AsInt8 { group } => {
+                group
+            }
             _ => None,
         }
     }
 
     const fn may_group(self) -> bool {
-        matches!(
-            self,
-            Tier::NativeInt4 { .. } | Tier::RotatedInt8 { .. } | Tier::RotatedInt4 { .. }
-        )
+        matches!(self, Tier::Int4 { .. } | Tier::RotatedInt8 { .. } | Tier::Int4AsInt8 { .. })
     }
 
     const fn name(self) -> &'static str {
         match self {
             Tier::Int8 => "int8",
-            Tier::Int4 => "int4",
+            Tier::O4n1 => "o4n1",
             Tier::Nf4 => "nf4",
-            Tier::NativeInt4 { .. } => "native-int4",
+            Tier::Int4 { .. } => "int4",
             Tier::RotatedInt8 { .. } => "rotated-int8",
-            Tier::RotatedInt4 { .. } => "rotated-int4",
+            Tier::Int4AsInt8 { .. } => "int4-as-int8",
             Tier::Fp16 => "fp16",
         }
     }
@@ -172,8 +169,8 @@ impl FromStr for Tier {
     fn from_str(text: &str) -> Result<Tier, String> {
         let unknown = || {
             format!(
-                "{text:?} is no tier: int8, int4, nf4, native-int4[:GROUP], rotated-int8[:GROUP], \
-                 rotated-int4[:GROUP] or fp16"
+                "{text:?} is no tier: int8, o4n1, nf4, int4[:GROUP], rotated-int8[:GROUP], \
+                 int4-as-int8[:GROUP] or fp16"
             )
         };
         let (name, group) = match text.split_once(':') {
@@ -182,11 +179,11 @@ impl FromStr for Tier {
         };
         let tier = match name {
             "int8" => Tier::Int8,
-            "int4" => Tier::Int4,
+            "o4n1" => Tier::O4n1,
             "nf4" => Tier::Nf4,
-            "native-int4" => Tier::NativeInt4 { group },
+            "int4" => Tier::Int4 { group },
             "rotated-int8" => Tier::RotatedInt8 { group },
-            "rotated-int4" => Tier::RotatedInt4 { group },
+            "int4-as-int8" => Tier::Int4AsInt8 { group },
             "fp16" => Tier::Fp16,
             _ => return Err(unknown()),
         };
@@ -203,25 +200,23 @@ mod tests {
 
     #[test]
     fn names_round_trip() {
-        for text in
-            ["int8", "int4", "nf4", "native-int4", "rotated-int8:64", "rotated-int4:32", "fp16"]
-        {
+        for text in ["int8", "o4n1", "nf4", "int4", "rotated-int8:64", "int4-as-int8:32", "fp16"] {
             assert_eq!(text.parse::<Tier>().unwrap().to_string(), text);
         }
-        for text in ["", "int9", "int8:32", "native-int4:", "native-int4:x", "fp16:32"] {
+        for text in ["", "int9", "int8:32", "o4n1:32", "int4:", "int4:x", "fp16:32"] {
             assert!(text.parse::<Tier>().is_err(), "{text}");
         }
     }
 
     #[test]
     fn groups_must_fit() {
-        let tier = |group| Tier::NativeInt4 { group: Some(group) };
+        let tier = |group| Tier::Int4 { group: Some(group) };
         assert_eq!(tier(64).groups(128), Ok(2));
         for (group, k) in [(0, 128), (48, 96), (64, 96), (21504, 21504)] {
             assert_eq!(tier(group).groups(k), Err(QuantiseError::Group { group, k }));
             assert!(tier(group).layout(k, 64).is_err());
         }
-        assert!(Tier::RotatedInt4 { group: None }.layout(64, 32).is_err());
+        assert!(Tier::Int4AsInt8 { group: None }.layout(64, 32).is_err());
         assert!(Tier::RotatedInt8 { group: None }.layout(64, 32).is_ok());
     }
 }

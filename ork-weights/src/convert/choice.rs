@@ -1,0 +1,150 @@
+//! Which tier each weight gets.
+
+use crate::model::{Model, Weight};
+use crate::quantise::Tier;
+use rknpu_sys::layout::{Layout, Precision};
+
+/// Below so many bits a source has no more to give than int4 holds.
+const INT4_BELOW_BITS: f32 = 5.0;
+/// From so many bits on, a source is fine enough for uneven levels to pay.
+const NF4_FROM_BITS: f32 = 16.0;
+
+/// Rules by name, first match first, and a default.
+///
+/// ```
+/// use ork_weights::convert::TierChoice;
+/// use ork_weights::quantise::Tier;
+///
+/// let mut choice = TierChoice::fixed(Tier::Int8);
+/// choice.add("blk.*.ffn_*=nf4")?;
+/// assert_eq!(choice.by_name("blk.3.ffn_up.weight"), Some(Tier::Nf4));
+/// assert_eq!(choice.by_name("blk.3.attn_q.weight"), None);
+/// # Ok::<(), String>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TierChoice {
+    rules: Vec<(String, Tier)>,
+    default: Option<Tier>,
+}
+
+impl TierChoice {
+    /// `tier` for all.
+    pub const fn fixed(tier: Tier) -> TierChoice {
+        TierChoice { rules: Vec::new(), default: Some(tier) }
+    }
+
+    /// By the bits of each source: int8, but a compact int4 for sources of fewer than 5 bits and for
+    /// all feed-forward matrices of a model with experts; NF4 where the model has experts or the
+    /// source 16 bits or more.
+    pub const fn by_source() -> TierChoice {
+        TierChoice { rules: Vec::new(), default: None }
+    }
+
+    /// Adds a rule `PATTERN=TIER`, after those there are; `*` stands for any characters.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub fn add(&mut self, rule: &str) -> Result<(), String> {
+        let (pattern, tier) = rule
+            .rsplit_once('=')
+            .ok_or_else(|| format!("{rule:?} is no rule: PATTERN=TIER, as in blk.*.ffn_*=nf4"))?;
+        self.rules.push((pattern.to_owned(), tier.parse()?));
+        Ok(())
+    }
+
+    /// The tier a rule gives.
+    pub fn by_name(&self, name: &str) -> Option<Tier> {
+        self.rules.iter().find(|(pattern, _)| matches(pattern, name)).map(|(_, tier)| *tier)
+    }
+
+    /// The tier of a weight of `model`. What does not tile as its tier asks becomes int8.
+    pub fn of(&self, model: &Model, weight: &Weight) -> Tier {
+        let tier = self
+            .by_name(&weight.name)
+            .or(self.default)
+            .unwrap_or_else(|| by_source(weight, model.has_experts()));
+        let precision = match tier {
+            Tier::Int4AsInt8 { .. } => Precision::Int4,
+            _ => tier.precision(),
+        };
+        match Layout::new(weight.k, weight.n, precision) {
+            Ok(_) => tier,
+            Err(_) => Tier::Int8,
+        }
+    }
+
+    /// The tier of all weights, if no rule can give one another.
+    pub(super) fn only(&self) -> Option<Tier> {
+        self.default.filter(|_| self.rules.is_empty())
+    }
+}
+
+impl Default for TierChoice {
+    /// int8 for all.
+    fn default() -> TierChoice {
+        TierChoice::fixed(Tier::Int8)
+    }
+}
+
+fn by_source(weight: &Weight, experts: bool) -> Tier {
+    let bits = weight.kind.bits();
+    let feed_forward = weight.name.contains("ffn") || weight.name.contains("mlp");
+    match bits < INT4_BELOW_BITS || experts && feed_forward {
+        false => Tier::Int8,
+        true if experts || bits >= NF4_FROM_BITS => Tier::Nf4,
+        true => Tier::O4n1,
+    }
+}
+
+/// Whether `name` is of the form `pattern`, where `*` stands for any characters.
+fn matches(pattern: &str, name: &str) -> bool {
+    let Some((head, tail)) = pattern.split_once('*') else { return pattern == name };
+    let Some(mut rest) = name.strip_prefix(head) else { return false };
+    let (middle, last) = tail.rsplit_once('*').unwrap_or(("", tail));
+    // The earliest place for each part leaves the most for those after it.
+    for part in middle.split('*') {
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// By trying every split.
+    fn naive(pattern: &[u8], name: &[u8]) -> bool {
+        match pattern.split_first() {
+            None => name.is_empty(),
+            Some((b'*', rest)) => (0..=name.len()).any(|at| naive(rest, &name[at..])),
+            Some((first, rest)) => name.first() == Some(first) && naive(rest, &name[1..]),
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4096))]
+        #[test]
+        fn patterns_match_as_by_trying(pattern in "[ab*]{0,6}", name in "[ab]{0,8}") {
+            prop_assert_eq!(
+                matches(&pattern, &name),
+                naive(pattern.as_bytes(), name.as_bytes()),
+                "{} {}", pattern, name
+            );
+        }
+    }
+
+    #[test]
+    fn rules_are_tried_in_order() {
+        let mut choice = TierChoice::by_source();
+        choice.add("*ffn_down*=int8").unwrap();
+        choice.add("*=int4:32").unwrap();
+        assert_eq!(choice.by_name("blk.0.ffn_down.weight"), Some(Tier::Int8));
+        assert_eq!(choice.by_name("x"), Some(Tier::Int4 { group: Some(32) }));
+        assert!(choice.add("no rule").is_err());
+        assert!(choice.add("a=b").is_err());
+    }
+}

@@ -1,0 +1,87 @@
+//! Importance of inputs, as llama.cpp's `llama-imatrix` measures it.
+
+use super::ConvertError;
+use crate::Mapping;
+use crate::dequant::TensorType;
+use crate::model::Weight;
+use crate::model::gguf::{Gguf, Tensor};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// An imatrix file in GGUF form: for each tensor the sums of squared inputs and how often it was
+/// used, with a row per expert for stacks.
+#[derive(Debug)]
+pub struct Imatrix {
+    path: PathBuf,
+    mapping: Mapping,
+    header: Gguf,
+}
+
+impl Imatrix {
+    /// Opens the file.
+    ///
+    /// # Errors
+    /// [`ConvertError::Imatrix`] when it cannot be read, is no GGUF or holds no sums.
+    pub fn open(path: impl AsRef<Path>) -> Result<Imatrix, ConvertError> {
+        let path = path.as_ref();
+        let refuse = |reason: String| ConvertError::Imatrix { path: path.to_owned(), reason };
+        let mapping = Mapping::open(path).map_err(|error| refuse(error.to_string()))?;
+        let header = Gguf::parse(mapping.as_ref()).map_err(|error| refuse(error.to_string()))?;
+        if !header.tensors().iter().any(|tensor| tensor.name.ends_with(".in_sum2")) {
+            return Err(refuse("no tensor ends with .in_sum2; older forms are not read".into()));
+        }
+        Ok(Imatrix { path: path.to_owned(), mapping, header })
+    }
+
+    /// Hash of the whole file, for telling conversions apart.
+    pub(super) fn hash(&self) -> u64 {
+        xxhash_rust::xxh3::xxh3_64(self.mapping.as_ref())
+    }
+
+    /// Mean square of each of a weight's K inputs; `None` when the file has no measurement of it.
+    ///
+    /// # Errors
+    /// [`ConvertError::Imatrix`] when the file's numbers do not fit the weight.
+    pub fn importance(&self, weight: &Weight) -> Result<Option<Vec<f32>>, ConvertError> {
+        let (tensor, row) = match (weight.name.rsplit_once('#'), weight.expert) {
+            (Some((tensor, _)), Some(expert)) => (tensor, u64::from(expert)),
+            _ => (&*weight.name, 0),
+        };
+        let refuse = |reason: String| ConvertError::Imatrix {
+            path: self.path.clone(),
+            reason: format!("{tensor}: {reason}"),
+        };
+        let find = |part: &str| self.header.tensor(&format!("{tensor}.{part}"));
+        let (Some(sums), Some(counts)) = (find("in_sum2"), find("counts")) else { return Ok(None) };
+        let k = u64::from(weight.k);
+        if sums.dimensions[0] != k {
+            return Err(refuse(format!(
+                "sums of {} inputs, the weight has {k}; the file is of another model",
+                sums.dimensions[0]
+            )));
+        }
+        let missing = || refuse(format!("no row {row} of f32 sums and counts"));
+        let sums = self.floats(sums, row * k..(row + 1) * k).ok_or_else(missing)?;
+        let count = self.floats(counts, row..row + 1).ok_or_else(missing)?;
+        let count = count.first().copied().unwrap_or(0.0);
+        if count <= 0.0 {
+            return Ok(None);
+        }
+        let importance: Vec<f32> = sums.iter().map(|sum| sum / count).collect();
+        match importance.iter().all(|value| value.is_finite() && *value >= 0.0) {
+            true => Ok(Some(importance)),
+            false => Err(refuse("a sum that is negative or not finite".into())),
+        }
+    }
+
+    /// Some values of an f32 tensor.
+    fn floats(&self, tensor: &Tensor, range: Range<u64>) -> Option<Vec<f32>> {
+        if tensor.kind() != Some(TensorType::F32) || range.end > tensor.bytes / 4 {
+            return None;
+        }
+        let start = usize::try_from(tensor.offset + range.start * 4).ok()?;
+        let end = usize::try_from(tensor.offset + range.end * 4).ok()?;
+        let bytes = self.mapping.as_ref().get(start..end)?;
+        Some(bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect())
+    }
+}

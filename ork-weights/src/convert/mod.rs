@@ -1,0 +1,171 @@
+//! A whole model into a pack, without a device.
+//!
+//! Each weight is read, quantised, tiled, written and forgotten once, in the order of use. All
+//! threads of the current rayon pool work on the same weight; one more writes the one before it.
+//! The bytes of a pack depend on the model and the options alone, not on the number of threads.
+//!
+//! ```
+//! use ork_weights::convert::{Options, convert};
+//! use ork_weights::model::{Model, OpenOptions, synth::Shape};
+//! use ork_weights::pack::Pack;
+//!
+//! let folder = tempfile::tempdir()?;
+//! let path = folder.path().join("model.gguf");
+//! Shape::tiny().write(std::fs::File::create(&path)?)?;
+//! let model = Model::open(&path, &OpenOptions::default())?;
+//!
+//! let target = folder.path().join("model.orkpack");
+//! let report = convert(&model, &target, &Options::default(), |_| {})?;
+//! let pack = Pack::open(&target)?;
+//! assert_eq!(pack.entries().len(), report.weights.len());
+//! pack.identity().ok_or("no identity")?.check(&model.identity(false)?)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod choice;
+mod imatrix;
+mod report;
+mod stage;
+
+pub use choice::TierChoice;
+pub use imatrix::Imatrix;
+pub use report::{Report, WeightReport};
+
+use crate::model::{Model, ModelError, Weight};
+use crate::pack::{PackError, PackWriter, WriterOptions};
+use crate::quantise::{QuantiseError, Tier, blob_bytes, blob_scales};
+use stage::{Stage, Work};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// How to convert.
+#[derive(Clone, Debug, Default)]
+pub struct Options<'a> {
+    /// Tiers of the weights.
+    pub tiers: TierChoice,
+    /// Importance of inputs, for the compact int4 tiers.
+    pub imatrix: Option<&'a Imatrix>,
+    /// Seed of stochastic rounding, for o4n1.
+    pub stochastic: Option<u64>,
+    /// Form of the pack and what may be overwritten. `recipe` and `expected` are set by the
+    /// conversion.
+    pub writer: WriterOptions,
+    /// Identify the model by a hash of all its bytes instead of a sample.
+    pub full_hash: bool,
+    /// Drop the pages of each weight of the model once it is done.
+    pub evict_source: bool,
+    /// Measure the error of each weight.
+    pub measure: bool,
+}
+
+/// How far a conversion is.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Progress<'a> {
+    /// The weight that is done.
+    pub name: &'a str,
+    /// Weights done, this one included.
+    pub weights: usize,
+    /// Weights there are.
+    pub of_weights: usize,
+    /// Bytes of the model done.
+    pub bytes: u64,
+    /// Bytes of all weights in the model.
+    pub of_bytes: u64,
+}
+
+/// Why a conversion stopped. The target is as it was; the partial file stays for the next try.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConvertError {
+    /// The model could not be read or a weight not quantised.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The pack could not be written.
+    #[error(transparent)]
+    Pack(#[from] PackError),
+    /// An imatrix file that cannot be read or does not fit the model.
+    #[error("imatrix {}: {reason}", path.display())]
+    Imatrix {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// Converts `model` to a pack at `target`, calling `progress` after each weight.
+///
+/// An interrupted conversion of the same model with the same options goes on where it stopped.
+///
+/// # Errors
+/// [`ConvertError`]; the target is then as it was.
+pub fn convert(
+    model: &Model,
+    target: impl AsRef<Path>,
+    options: &Options<'_>,
+    mut progress: impl FnMut(Progress<'_>),
+) -> Result<Report, ConvertError> {
+    let start = Instant::now();
+    let plan = plan(model, options)?;
+    let identity = model.identity(options.full_hash)?;
+    let writer = PackWriter::create(
+        target,
+        &identity,
+        WriterOptions {
+            recipe: recipe_hash(options),
+            expected: u32::try_from(plan.len()).ok(),
+            ..options.writer.clone()
+        },
+    )?;
+    let of_bytes = plan.iter().map(|work| work.weight.bytes).sum();
+    let (mut weights, mut bytes) = (Vec::with_capacity(plan.len()), 0);
+    let stage = Stage { model, options };
+    let writer = stage.run(writer, &plan, |report: WeightReport| {
+        bytes += report.source_bytes;
+        progress(Progress {
+            name: &report.name,
+            weights: weights.len() + 1,
+            of_weights: plan.len(),
+            bytes,
+            of_bytes,
+        });
+        weights.push(report);
+    })?;
+    let summary = writer.finish()?;
+    Ok(Report {
+        path: summary.path,
+        bytes: summary.bytes,
+        weights,
+        skipped: model.skipped().to_vec(),
+        time: start.elapsed(),
+    })
+}
+
+/// Tier and sizes of every weight; what cannot be is found before anything is written.
+fn plan<'a>(model: &'a Model, options: &Options<'_>) -> Result<Vec<Work<'a>>, ModelError> {
+    let work = |weight: &'a Weight| {
+        let tier = options.tiers.of(model, weight);
+        let sized = blob_bytes(tier, weight.k, weight.n).and_then(|blob| {
+            let dtype = tier.dtype().ok_or(QuantiseError::NotStored { tier })?;
+            Ok(Work { weight, tier, dtype, blob, scales: blob_scales(tier, weight.k, weight.n) })
+        });
+        sized.map_err(ModelError::quantise(&weight.name))
+    };
+    model.weights().iter().map(work).collect()
+}
+
+/// A hash of what decides the codes, so that packs of other settings are not mixed; 0 for plain
+/// int8, which needs no settings.
+fn recipe_hash(options: &Options<'_>) -> u64 {
+    if options.tiers.only() == Some(Tier::Int8) {
+        return 0;
+    }
+    let text = format!(
+        "{:?} {:?} {:?}",
+        options.tiers,
+        options.stochastic,
+        options.imatrix.map(Imatrix::hash)
+    );
+    xxhash_rust::xxh3::xxh3_64(text.as_bytes())
+}

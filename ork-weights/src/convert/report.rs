@@ -1,0 +1,91 @@
+//! What a conversion did.
+
+use crate::model::{Skipped, Weight};
+use crate::quantise::{Quality, Tier};
+use std::time::Duration;
+
+/// One weight of a conversion.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[non_exhaustive]
+pub struct WeightReport {
+    /// Its name.
+    pub name: Box<str>,
+    /// Inputs.
+    pub k: u32,
+    /// Channels.
+    pub n: u32,
+    /// Type in the model.
+    pub source: &'static str,
+    /// Bytes in the model.
+    pub source_bytes: u64,
+    /// Tier in the pack.
+    pub tier: String,
+    /// Bytes in the pack, scales included.
+    pub bytes: u64,
+    /// Bits a value takes in the pack, scales included.
+    pub bits: f64,
+    /// Relative RMS error, if it was measured.
+    pub error: Option<f64>,
+    /// Whether an interrupted conversion had left it.
+    pub resumed: bool,
+}
+
+impl WeightReport {
+    pub(super) fn new(weight: &Weight, tier: Tier, bytes: u64) -> WeightReport {
+        let values = f64::from(weight.k) * f64::from(weight.n);
+        WeightReport {
+            name: weight.name.clone(),
+            k: weight.k,
+            n: weight.n,
+            source: weight.kind.name(),
+            source_bytes: weight.bytes,
+            tier: tier.to_string(),
+            bytes,
+            bits: 8.0 * bytes as f64 / values,
+            error: None,
+            resumed: false,
+        }
+    }
+
+    pub(super) fn measured(self, quality: Option<Quality>) -> WeightReport {
+        WeightReport { error: quality.map(|quality| quality.relative_rms()), ..self }
+    }
+}
+
+/// A finished conversion.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[non_exhaustive]
+pub struct Report {
+    /// The pack.
+    pub path: std::path::PathBuf,
+    /// Its length.
+    pub bytes: u64,
+    /// Weights in the order of the pack.
+    pub weights: Vec<WeightReport>,
+    /// Tensors that are not in the pack; as JSON, an object of names and reasons.
+    #[serde(serialize_with = "skipped")]
+    pub skipped: Vec<Skipped>,
+    /// Time from the first weight to the renamed file; as JSON, in seconds.
+    #[serde(serialize_with = "seconds")]
+    pub time: Duration,
+}
+
+impl Report {
+    /// Weights that an interrupted conversion had left.
+    pub fn resumed(&self) -> usize {
+        self.weights.iter().filter(|weight| weight.resumed).count()
+    }
+
+    /// Bytes of the weights in the model.
+    pub fn source_bytes(&self) -> u64 {
+        self.weights.iter().map(|weight| weight.source_bytes).sum()
+    }
+}
+
+fn skipped<S: serde::Serializer>(skipped: &[Skipped], out: S) -> Result<S::Ok, S::Error> {
+    out.collect_map(skipped.iter().map(|tensor| (&*tensor.name, &tensor.reason)))
+}
+
+fn seconds<S: serde::Serializer>(time: &Duration, out: S) -> Result<S::Ok, S::Error> {
+    out.serialize_f64(time.as_secs_f64())
+}
