@@ -57,7 +57,7 @@ fn a_pack_holds_what_quantising_gives() {
         case.convert(&name, &of(tier));
         let pack = Pack::open(case.path(&name)).unwrap();
         assert_eq!(pack.entries().len(), case.model.weights().len());
-        for (weight, entry) in case.model.weights().iter().zip(pack.in_order()) {
+        for (weight, entry) in case.model.weights().iter().zip(pack.entries()) {
             assert_eq!((&weight.name, weight.k, weight.n), (&entry.name, entry.k, entry.n));
             let layout = tier.layout(weight.k, weight.n).unwrap();
             let (mut live, mut loaded) =
