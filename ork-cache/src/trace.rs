@@ -94,6 +94,13 @@ impl Recorder {
         (events.tracks.clone(), events.spans.clone())
     }
 
+    /// Every value of a counter so far, in the order of recording.
+    pub fn counts(&self, name: &str) -> Vec<(Duration, u64)> {
+        let events = self.events();
+        let these = events.counters.iter().filter(|(counter, ..)| counter == name);
+        these.map(|(_, at, value)| (*at, *value)).collect()
+    }
+
     /// Writes everything recorded so far as one JSON object.
     ///
     /// # Errors
@@ -157,5 +164,7 @@ mod tests {
         assert_eq!(events.len(), 2 * 2 + 2 + 1);
         assert_eq!(events[5]["dur"], 0.5);
         assert_eq!(events[6]["args"]["value"], 7);
+        assert_eq!(recorder.counts("bytes"), [(Duration::from_micros(3), 7)]);
+        assert_eq!(recorder.counts("other"), []);
     }
 }

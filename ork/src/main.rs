@@ -1,2 +1,20 @@
-//! `ork`: runs models larger than the NPU window on an RK3588.
-fn main() {}
+//! The program `ork`.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = ork::cli::Cli::parse();
+    match ork::command::run(&cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nothing can be done about a standard error that is closed.
+            let _ = std::io::Write::write_all(
+                &mut std::io::stderr().lock(),
+                format!("error: {}\n", ork::error::chain(&error)).as_bytes(),
+            );
+            ExitCode::from(error.exit_code())
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! `ork demo`: a model through a budget smaller than itself.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::time::Duration;
+
+use ork_weights::model::synth::Shape;
+use serde::Serialize;
+
+use crate::cli::DemoArgs;
+use crate::demo::{Outcome, Scenario, Way, run as run_scenario};
+use crate::error::{Error, Result};
+use crate::output::{Report, Table, seconds};
+use crate::size::Size;
+
+#[derive(Serialize)]
+struct View<'a> {
+    model: String,
+    device: String,
+    identical: bool,
+    reload_speedup_first_pass: f64,
+    reload_speedup_loads: f64,
+    #[serde(flatten)]
+    outcome: &'a Outcome,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// [`Error::Check`] when the ways give different results.
+pub(super) fn run(args: &DemoArgs, report: Report) -> Result<()> {
+    let device = args.device.device.open(report)?;
+    let folder = tempfile::Builder::new().prefix("ork-demo-").tempdir();
+    let folder = folder.map_err(Error::file("make a folder in", &std::env::temp_dir()))?;
+    let model = match &args.model {
+        Some(path) => path.clone(),
+        None => {
+            let shape = Shape::sized(args.size.0);
+            let path = folder.path().join("demo.gguf");
+            report.note(format!(
+                "making a model of {} layers, {}, in {}",
+                shape.layers,
+                Size(shape.bytes()),
+                path.display()
+            ));
+            let file = File::create(&path).map_err(Error::file("create", &path))?;
+            shape.write(BufWriter::new(file)).map_err(Error::file("write", &path))?;
+            path
+        }
+    };
+    let scenario = Scenario {
+        model: model.clone(),
+        folder: folder.path().to_owned(),
+        budget: args.budget.map(|size| size.0),
+        rows: args.rows,
+        passes: args.passes,
+    };
+    let outcome = run_scenario(&device, &scenario)?;
+    let speedup = |time: fn(&crate::demo::Row) -> Duration| {
+        let of = |way| outcome.row(way).map_or(0.0, |row| time(row).as_secs_f64());
+        of(Way::Convert) / of(Way::Reload).max(f64::MIN_POSITIVE)
+    };
+    let view = View {
+        model: args.model.as_ref().map_or("made up".into(), |path| path.display().to_string()),
+        device: device.node().to_owned(),
+        identical: outcome.is_identical(),
+        reload_speedup_first_pass: speedup(|row| row.first_pass),
+        reload_speedup_loads: speedup(|row| row.first_loads),
+        outcome: &outcome,
+    };
+    report.print(&view, || text(&view))?;
+    match view.identical {
+        true => Ok(()),
+        false => {
+            Err(Error::Check("the digests differ: the ways do not give the same results".into()))
+        }
+    }
+}
+
+fn label(way: Way) -> &'static str {
+    match way {
+        Way::Resident => "resident",
+        Way::Convert => "convert: packed on the way",
+        Way::Reload => "reload from the pack",
+        Way::Prefetch => "reload, loaded ahead",
+        Way::TwoModels => "beside a second model",
+    }
+}
+
+fn text(view: &View<'_>) -> String {
+    let outcome = view.outcome;
+    let mut table = Table::new([
+        "", "wall", "1st pass", "loaded", "packed", "evicted", "weights", "window", "RSS", "digest",
+    ]);
+    for row in &outcome.rows {
+        table.row([
+            label(row.way).into(),
+            seconds(row.wall),
+            seconds(row.first_pass),
+            row.loaded.to_string(),
+            row.packed.to_string(),
+            row.evicted.to_string(),
+            Size(row.peak_weights).to_string(),
+            Size(row.peak_window).to_string(),
+            row.peak_rss.map_or("-".into(), |bytes| Size(bytes).to_string()),
+            format!("{:016x}", row.digest),
+        ]);
+    }
+    let mut text = format!(
+        "{} weights of {}, {} packed, through {} on {}\n{table}\n",
+        outcome.weights,
+        view.model,
+        Size(outcome.packed_bytes),
+        Size(outcome.budget),
+        view.device
+    );
+    if let Some(reason) = &outcome.resident_left_out {
+        text.push_str(&format!("resident: left out, {reason}\n"));
+    }
+    text.push_str("weights, window and RSS are peaks; the window also holds scratch memory, and RSS a simulated device's\n");
+    text.push_str(&match view.identical {
+        true => format!("All {} digests are identical.\n", outcome.rows.len()),
+        false => "The digests DIFFER.\n".into(),
+    });
+    text.push_str(&format!(
+        "From the pack, weights are ready {:.1}× as fast as from the model, and the first pass takes 1/{:.1} of the time.\n",
+        view.reload_speedup_loads, view.reload_speedup_first_pass
+    ));
+    text
+}

@@ -1,0 +1,33 @@
+//! One module per command.
+
+mod demo;
+mod diff;
+mod extract;
+mod inspect;
+mod models;
+mod stream;
+mod top;
+mod upgrade;
+mod verify;
+
+use crate::cli::{Cli, Command};
+use crate::error::Result;
+use crate::output::Report;
+
+/// Runs the command that the arguments name.
+///
+/// # Errors
+/// Why it ends without having done what it was asked; see [`Error::exit_code`](crate::error::Error::exit_code).
+pub fn run(cli: &Cli) -> Result<()> {
+    let report = Report { json: cli.json };
+    match &cli.command {
+        Command::Demo(args) => demo::run(args, report),
+        Command::Stream(args) => stream::run(args, report),
+        Command::Inspect(args) => inspect::run(args, report),
+        Command::Verify(args) => verify::run(args, report),
+        Command::Diff(args) => diff::run(args, report),
+        Command::Extract(args) => extract::run(args, report),
+        Command::Upgrade(args) => upgrade::run(args, report),
+        Command::Top(args) => top::run(args, report),
+    }
+}

@@ -1,0 +1,212 @@
+//! `ork stream`: every weight through a budget, pass after pass.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ork_cache::config::Environment;
+use ork_cache::stats::Stats;
+use ork_cache::trace::Recorder;
+use ork_weights::model::Model;
+use ork_weights::pack::{PackWriter, WriterOptions};
+use serde::Serialize;
+
+use crate::cli::StreamArgs;
+use crate::error::{Error, Result};
+use crate::input::{Input, check_model, open_pack};
+use crate::memory::PeakRss;
+use crate::output::{Progress, Report, Table, html, seconds};
+use crate::run::pass::{Session, Settings};
+use crate::run::source::Source;
+use crate::size::Size;
+
+#[derive(Serialize)]
+struct View {
+    device: String,
+    weights: usize,
+    packed_bytes: u64,
+    budget: u64,
+    rows: u32,
+    prefetch: bool,
+    domains: usize,
+    passes: Vec<PassView>,
+    peak_window: u64,
+    peak_rss: Option<u64>,
+    digest: String,
+    results_verified: u64,
+}
+
+#[derive(Serialize)]
+struct PassView {
+    seconds: f64,
+    hits: u64,
+    loads: u64,
+    evictions: u64,
+    packed: u64,
+    bytes_loaded: u64,
+    stall_seconds: f64,
+    compute_seconds: f64,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// [`Error::Check`] when a result is not the CPU's; [`Error::Usage`] for a budget that cannot work.
+pub(super) fn run(args: &StreamArgs, report: Report) -> Result<()> {
+    let environment = Environment::read().map_err(|e| Error::Usage(e.to_string()))?;
+    let budget = args.budget.map_or(environment.budget, |size| size.0);
+    let source = Arc::new(open(&args.file, &environment, report)?);
+    let device = args.device.device.open(report)?;
+    let settings = Settings {
+        title: format!("stream {}", args.file.display()),
+        budget,
+        rows: args.rows,
+        prefetch: !args.no_prefetch,
+        verify: args.verify,
+        policy: environment.policy,
+    };
+    let recorder = (args.trace.is_some() || args.html.is_some()).then(|| Arc::new(Recorder::new()));
+    let rss = PeakRss::start();
+    let mut session = Session::new(&device, &[source.clone()], &settings, recorder.clone())?;
+    let progress = Progress::bytes("stream", source.bytes() * u64::from(args.passes));
+    let mut passes = Vec::new();
+    for _ in 0..args.passes {
+        let before = (session.stats(), session.totals(0).compute, source.packed());
+        let start = Instant::now();
+        session.pass(0)?;
+        progress.add(source.bytes());
+        let took = start.elapsed();
+        let compute = session.totals(0).compute - before.1;
+        passes.push(pass_view(
+            took,
+            &before.0,
+            &session.stats(),
+            compute,
+            source.packed() - before.2,
+        ));
+    }
+    drop(progress);
+    let view = View {
+        device: device.node().to_owned(),
+        weights: source.items().len(),
+        packed_bytes: source.bytes(),
+        budget,
+        rows: args.rows,
+        prefetch: session.prefetches(),
+        domains: session.domains(),
+        passes,
+        peak_window: session.peak_window(),
+        peak_rss: rss.bytes(),
+        digest: format!("{:016x}", session.digest(0)),
+        results_verified: session.totals(0).verified,
+    };
+    drop(session);
+    if let Some(recorder) = recorder {
+        draw(args, &recorder, budget)?;
+    }
+    report.print(&view, || text(&view))
+}
+
+fn pass_view(
+    took: Duration,
+    before: &Stats,
+    after: &Stats,
+    compute: Duration,
+    packed: u64,
+) -> PassView {
+    PassView {
+        seconds: took.as_secs_f64(),
+        hits: after.hits - before.hits,
+        loads: after.loads() - before.loads(),
+        evictions: after.evictions - before.evictions,
+        packed,
+        bytes_loaded: after.bytes_loaded - before.bytes_loaded,
+        stall_seconds: (after.stall_time - before.stall_time).as_secs_f64(),
+        compute_seconds: compute.as_secs_f64(),
+    }
+}
+
+/// A pack as it is; a model with the pack that ORK_PERSIST names, which is made when it is not there.
+fn open(path: &Path, environment: &Environment, report: Report) -> Result<Source> {
+    let model = match Input::open(path)? {
+        Input::Pack(pack) => return Ok(Source::pack(pack)),
+        Input::Model(model) => *model,
+    };
+    for skipped in model.skipped() {
+        report.note(format!("not taken: {}: {}", skipped.name, skipped.reason));
+    }
+    let Some(target) = &environment.pack else {
+        report.note("note: weights are quantised each time they are needed; `ork convert`, or ORK_PERSIST=PACK, does it once");
+        return model_source(path, model, None, environment.evict_source);
+    };
+    if target.exists() {
+        let pack = open_pack(target)?;
+        check_model(&pack, target, &model, report)?;
+        return Ok(Source::pack(pack));
+    }
+    let identity = model.identity(false).map_err(Error::input(path))?;
+    let options =
+        WriterOptions { expected: Some(model.weights().len() as u32), ..WriterOptions::default() };
+    let writer = PackWriter::create(target, &identity, options).map_err(Error::input(target))?;
+    model_source(path, model, Some(writer), environment.evict_source)
+}
+
+fn model_source(
+    path: &Path,
+    model: Model,
+    building: Option<PackWriter>,
+    evict: bool,
+) -> Result<Source> {
+    Source::model(model, building, evict).map_err(Error::input(path))
+}
+
+fn draw(args: &StreamArgs, recorder: &Recorder, budget: u64) -> Result<()> {
+    if let Some(path) = &args.trace {
+        let file = File::create(path).map_err(Error::file("create", path))?;
+        let mut out = BufWriter::new(file);
+        let written = recorder.write(&mut out).and_then(|()| out.flush());
+        written.map_err(Error::file("write", path))?;
+    }
+    if let Some(path) = &args.html {
+        let title = format!("ork stream {}", args.file.display());
+        let page = html::page(&title, &html::timeline(recorder, budget));
+        std::fs::write(path, page).map_err(Error::file("write", path))?;
+    }
+    Ok(())
+}
+
+fn text(view: &View) -> String {
+    let mut table = Table::new([
+        "pass", "wall", "compute", "stalled", "hits", "loads", "packed", "evicted", "loaded",
+    ]);
+    for (number, pass) in view.passes.iter().enumerate() {
+        let time = |s: f64| seconds(Duration::from_secs_f64(s));
+        table.row([
+            (number + 1).to_string(),
+            time(pass.seconds),
+            time(pass.compute_seconds),
+            time(pass.stall_seconds),
+            pass.hits.to_string(),
+            pass.loads.to_string(),
+            pass.packed.to_string(),
+            pass.evictions.to_string(),
+            Size(pass.bytes_loaded).to_string(),
+        ]);
+    }
+    let rss = view.peak_rss.map_or("unknown".into(), |bytes| Size(bytes).to_string());
+    let mut text = format!(
+        "{} weights, {}, through {} on {}\n{table}\npeak window {}, peak RSS {rss}, digest {}\n",
+        view.weights,
+        Size(view.packed_bytes),
+        Size(view.budget),
+        view.device,
+        Size(view.peak_window),
+        view.digest
+    );
+    if view.results_verified > 0 {
+        text.push_str(&format!("{} results are the CPU's\n", view.results_verified));
+    }
+    text
+}

@@ -1,0 +1,211 @@
+//! One model run in several ways, whose results must not differ by a bit.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ork_weights::model::{Model, OpenOptions};
+use ork_weights::pack::{PackWriter, WriterOptions};
+use rknpu::Device;
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+use crate::input::{open_model, open_pack};
+use crate::memory::{self, PeakRss};
+use crate::output::Progress;
+use crate::run::pass::{Session, Settings};
+use crate::run::source::Source;
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The model.
+    pub model: PathBuf,
+    /// Where the pack is made.
+    pub folder: PathBuf,
+    /// Device memory for weights; `None` takes 40 % of the packed weights.
+    pub budget: Option<u64>,
+    /// Rows of activations.
+    pub rows: u32,
+    /// Passes of each way.
+    pub passes: u32,
+}
+
+/// One way of running the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Way {
+    /// All weights in device memory at once.
+    Resident,
+    /// Within the budget, each weight quantised when it is needed; a pack is written on the way.
+    Convert,
+    /// Within the budget, each weight copied out of the pack when it is needed.
+    Reload,
+    /// As [`Way::Reload`], copied ahead of need.
+    Prefetch,
+    /// As [`Way::Prefetch`], beside a second, small model that stays resident.
+    TwoModels,
+}
+
+/// How one way went.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Which.
+    pub way: Way,
+    /// Device memory that weights were allowed.
+    pub budget: u64,
+    /// All passes.
+    pub wall: Duration,
+    /// The first pass.
+    pub first_pass: Duration,
+    /// Time in which weights were made ready in the first pass, over all threads.
+    pub first_loads: Duration,
+    /// Weights copied out of the pack.
+    pub loaded: u64,
+    /// Weights made from the model's values.
+    pub packed: u64,
+    /// Weights that lost their place to others.
+    pub evicted: u64,
+    /// Most bytes mapped for the NPU at once, scratch included.
+    pub peak_window: u64,
+    /// Most bytes that weights took at once.
+    pub peak_weights: u64,
+    /// Most resident memory of the process during this way, simulated device memory included.
+    pub peak_rss: Option<u64>,
+    /// XXH3-64 of all results of all passes.
+    pub digest: u64,
+}
+
+/// How the scenario went.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// Weights of the model.
+    pub weights: usize,
+    /// Their bytes in device memory.
+    pub packed_bytes: u64,
+    /// The budget of all ways but the resident one.
+    pub budget: u64,
+    /// Each way, in the order in which they ran.
+    pub rows: Vec<Row>,
+    /// Why the resident way was left out, if it was.
+    pub resident_left_out: Option<String>,
+}
+
+impl Outcome {
+    /// Whether every way gave the same results.
+    pub fn is_identical(&self) -> bool {
+        self.rows.windows(2).all(|pair| pair[0].digest == pair[1].digest)
+    }
+
+    /// A way, if it ran.
+    pub fn row(&self, way: Way) -> Option<&Row> {
+        self.rows.iter().find(|row| row.way == way)
+    }
+}
+
+/// Runs the model in every way.
+///
+/// # Errors
+/// What stops a run. Results that differ are no error here: see [`Outcome::is_identical`].
+pub fn run(device: &Device, scenario: &Scenario) -> Result<Outcome> {
+    let first = open(&scenario.model)?;
+    let weights = first.weights().len();
+    let identity = first.identity(false).map_err(Error::input(&scenario.model))?;
+    let resident = Arc::new(source(&scenario.model, first, None)?);
+    let total = resident.bytes();
+    let budget = scenario.budget.unwrap_or(total / 5 * 2);
+    let mut outcome = Outcome {
+        weights,
+        packed_bytes: total,
+        budget,
+        rows: Vec::new(),
+        resident_left_out: too_large(device, total),
+    };
+    // Seven ways' worth of bytes, of which progress is counted by pass.
+    let progress = Progress::bytes("demo", total * u64::from(scenario.passes) * 5);
+    let runner = Runner { device, scenario, progress };
+
+    if outcome.resident_left_out.is_none() {
+        outcome.rows.push(runner.run(Way::Resident, &[resident], total, false)?);
+    }
+    let pack = scenario.folder.join("demo.orkpack");
+    let options = WriterOptions { expected: Some(weights as u32), ..WriterOptions::default() };
+    let writer = PackWriter::create(&pack, &identity, options).map_err(Error::input(&pack))?;
+    let converting = Arc::new(source(&scenario.model, open(&scenario.model)?, Some(writer))?);
+    outcome.rows.push(runner.run(Way::Convert, &[converting], budget, false)?);
+
+    let packed = || Ok::<_, Error>(Arc::new(Source::pack(open_pack(&pack)?)));
+    outcome.rows.push(runner.run(Way::Reload, &[packed()?], budget, false)?);
+    outcome.rows.push(runner.run(Way::Prefetch, &[packed()?], budget, true)?);
+    let draft = Source::pack(open_pack(&pack)?).head(budget / 4);
+    outcome.rows.push(runner.run(Way::TwoModels, &[Arc::new(draft), packed()?], budget, true)?);
+    Ok(outcome)
+}
+
+struct Runner<'a> {
+    device: &'a Device,
+    scenario: &'a Scenario,
+    progress: Progress,
+}
+
+impl Runner<'_> {
+    /// Runs all passes; of several models in turn, and the row is about the last.
+    fn run(&self, way: Way, sources: &[Arc<Source>], budget: u64, prefetch: bool) -> Result<Row> {
+        let settings = Settings {
+            title: format!("demo, {way:?}"),
+            budget,
+            rows: self.scenario.rows,
+            prefetch,
+            verify: false,
+            policy: None,
+        };
+        let rss = PeakRss::start();
+        let start = Instant::now();
+        let mut session = Session::new(self.device, sources, &settings, None)?;
+        let (mut first_pass, mut first_loads) = (Duration::ZERO, Duration::ZERO);
+        for pass in 0..self.scenario.passes {
+            for (model, source) in sources.iter().enumerate() {
+                session.pass(model)?;
+                self.progress.add(source.bytes());
+            }
+            if pass == 0 {
+                (first_pass, first_loads) = (start.elapsed(), session.stats().load_time);
+            }
+        }
+        let stats = session.stats();
+        Ok(Row {
+            way,
+            budget,
+            wall: start.elapsed(),
+            first_pass,
+            first_loads,
+            loaded: sources.iter().map(|source| source.loaded()).sum(),
+            packed: sources.iter().map(|source| source.packed()).sum(),
+            evicted: stats.evictions,
+            peak_window: session.peak_window(),
+            peak_weights: stats.bytes_peak,
+            peak_rss: rss.bytes(),
+            digest: session.digest(sources.len().saturating_sub(1)),
+        })
+    }
+}
+
+fn open(path: &Path) -> Result<Model> {
+    open_model(path, &OpenOptions::default())
+}
+
+fn source(path: &Path, model: Model, building: Option<PackWriter>) -> Result<Source> {
+    Source::model(model, building, true).map_err(Error::input(path))
+}
+
+/// Why a resident run of `total` bytes is not possible; `None` when it is.
+fn too_large(device: &Device, total: u64) -> Option<String> {
+    // What the placement would refuse: a quarter of a window is kept for everything else.
+    let windows = u64::from(device.capabilities().domains.count());
+    let room = windows * (rknpu::limits::WINDOW / 4 * 3);
+    if total > room {
+        return Some(format!("{total} bytes do not fit the {windows} windows of this device"));
+    }
+    let free = memory::available()?;
+    (total > free / 4 * 3).then(|| format!("{total} bytes are too many for {free} bytes of RAM"))
+}

@@ -1,0 +1,55 @@
+//! Which device a command uses.
+
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use rknpu::Device;
+
+use crate::error::Result;
+use crate::output::Report;
+
+/// What `--device` asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// The NPU if this machine has one, otherwise the simulator.
+    Auto,
+    /// The simulator.
+    Simulator,
+    /// This device node.
+    Path(PathBuf),
+}
+
+impl FromStr for DeviceChoice {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<DeviceChoice, Infallible> {
+        Ok(match text {
+            "auto" => DeviceChoice::Auto,
+            "sim" => DeviceChoice::Simulator,
+            path => DeviceChoice::Path(path.into()),
+        })
+    }
+}
+
+impl DeviceChoice {
+    /// Opens it. Says on standard error when `auto` comes down to the simulator.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::error::Error::Device): an NPU that is there and cannot be used is an
+    /// error, never a reason to simulate it.
+    pub fn open(&self, report: Report) -> Result<Device> {
+        let simulated = || Ok(Device::simulated(rknpu_sim::Config::default())?);
+        match self {
+            DeviceChoice::Simulator => simulated(),
+            DeviceChoice::Path(path) => Ok(Device::open_path(path)?),
+            DeviceChoice::Auto => match Device::open() {
+                Err(rknpu::Error::NoDevice { .. }) => {
+                    report.note("note: there is no NPU here, so it is simulated (--device sim does that without looking)");
+                    simulated()
+                }
+                found => Ok(found?),
+            },
+        }
+    }
+}

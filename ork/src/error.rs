@@ -1,0 +1,113 @@
+//! Why a command ends without having done what it was asked, and the exit code for it.
+
+use std::error::Error as StdError;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use crate::size::Size;
+
+/// Result of a command.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A failure of a command. Its text names what was done and the numbers; [`Error::hint`] says what
+/// to do next.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The command ran, and what it checked is not so.
+    #[error("{0}")]
+    Check(String),
+    /// Arguments that contradict each other or the machine.
+    #[error("{0}")]
+    Usage(String),
+    /// A probe found that memory is not given back.
+    #[error("{0}")]
+    Leak(String),
+    /// A file of the user's cannot be read or written.
+    #[error("cannot {action} {}", .path.display())]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A file whose content cannot be used.
+    #[error("{}", .path.display())]
+    Input {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: Box<dyn StdError + Send + Sync>,
+    },
+    /// The weight cache could not do what the command needs.
+    #[error(transparent)]
+    Cache(#[from] ork_cache::Error),
+    /// The NPU, or its driver, could not do it.
+    #[error(transparent)]
+    Device(#[from] rknpu::Error),
+    /// A weight could not be had.
+    #[error("a weight cannot be read")]
+    Source(#[source] ork_cache::Cause),
+    /// A pack could not be finished.
+    #[error("the pack cannot be finished")]
+    Pack(#[source] ork_weights::pack::PackError),
+    /// The system has no thread left.
+    #[error("a thread cannot be started")]
+    Thread(#[source] std::io::Error),
+    /// Writing the results failed.
+    #[error("cannot write the results")]
+    Output(#[source] std::io::Error),
+}
+
+impl Error {
+    /// For `map_err` on an I/O call on `path`.
+    pub fn file(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+        move |source| Error::File { action, path: path.into(), source }
+    }
+
+    /// For `map_err` on a call that reads or writes the content of `path`.
+    pub fn input<E: Into<Box<dyn StdError + Send + Sync>>>(path: &Path) -> impl FnOnce(E) -> Error {
+        move |source| Error::Input { path: path.into(), source: source.into() }
+    }
+
+    /// A budget that cannot work, and the least that does.
+    pub(crate) fn too_small(budget: u64, needed: u64) -> Error {
+        Error::Usage(format!(
+            "a budget of {} ({budget} bytes) is too small: {} ({needed} bytes) is the least that works here; raise --budget",
+            Size(budget),
+            Size(needed)
+        ))
+    }
+
+    /// The process's exit code; `ork --help` lists them.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Error::Check(_) => 1,
+            Error::Usage(_) | Error::Leak(_) => 2,
+            Error::File { .. }
+            | Error::Input { .. }
+            | Error::Source(_)
+            | Error::Pack(_)
+            | Error::Output(_) => 3,
+            Error::Cache(_) | Error::Device(_) | Error::Thread(_) => 4,
+        }
+    }
+}
+
+/// The error and its causes, each once, joined by colons: many causes repeat their source's text.
+pub fn chain(error: &dyn StdError) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let more = cause.to_string();
+        if !text.contains(&more) {
+            let _ = write!(text, ": {more}");
+        }
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,64 @@
+//! Packs and models that a user names.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+
+use ork_weights::model::{Model, OpenOptions};
+use ork_weights::pack::{Access, Freshness, Pack, PackFile, Source};
+
+use crate::error::{Error, Result};
+use crate::output::Report;
+
+/// What a file is.
+pub(crate) enum Input {
+    /// An `.orkpack`.
+    Pack(Pack<PackFile>),
+    /// A GGUF or safetensors model.
+    Model(Box<Model>),
+}
+
+impl Input {
+    /// Opens a pack or a model, by what the file begins with and is called.
+    pub(crate) fn open(path: &Path) -> Result<Input> {
+        let mut start = [0; 4];
+        let read = File::open(path).and_then(|file| file.take(4).read(&mut start));
+        read.map_err(Error::file("read", path))?;
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        if &start == b"GGUF" || matches!(extension, Some("gguf" | "safetensors" | "json")) {
+            return open_model(path, &OpenOptions::default()).map(|m| Input::Model(Box::new(m)));
+        }
+        open_pack(path).map(Input::Pack)
+    }
+}
+
+/// Opens a model.
+pub(crate) fn open_model(path: &Path, options: &OpenOptions) -> Result<Model> {
+    Model::open(path, options).map_err(Error::input(path))
+}
+
+/// Opens a pack. By position, not by mapping: nothing here knows who else writes to a user's file,
+/// and a file that is cut under a mapping would end the program by a signal.
+pub(crate) fn open_pack(path: &Path) -> Result<Pack<PackFile>> {
+    Pack::open_with(path, Access::Pread).map_err(Error::input(path))
+}
+
+/// Refuses a pack that was made from another model than the one at hand.
+pub(crate) fn check_model<S: Source>(
+    pack: &Pack<S>,
+    pack_path: &Path,
+    model: &Model,
+    report: Report,
+) -> Result<()> {
+    let Some(identity) = pack.identity() else {
+        report.note(format!(
+            "warning: {} does not say which model it was made from; names and shapes are all that is checked",
+            pack_path.display()
+        ));
+        return Ok(());
+    };
+    let ours = model.identity(identity.full_hash.is_some()).map_err(Error::input(pack_path))?;
+    match identity.check(&ours).map_err(Error::input(pack_path))? {
+        Freshness::Same | Freshness::Touched => Ok(()),
+    }
+}

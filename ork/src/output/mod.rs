@@ -1,0 +1,10 @@
+//! What a person or a script sees.
+
+pub mod html;
+mod progress;
+mod report;
+mod table;
+
+pub use progress::Progress;
+pub use report::Report;
+pub use table::{Table, seconds};

@@ -1,0 +1,41 @@
+//! Progress of long work, on standard error, and only where a person watches.
+
+use std::io::IsTerminal;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// A bar that counts bytes; silent when standard error is not a terminal.
+#[derive(Debug)]
+pub struct Progress {
+    bar: ProgressBar,
+}
+
+impl Progress {
+    /// A bar towards `total` bytes.
+    pub fn bytes(label: &'static str, total: u64) -> Progress {
+        const STYLE: &str = "{msg:>10} [{wide_bar}] {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}";
+        let target = if std::io::stderr().is_terminal() {
+            ProgressDrawTarget::stderr_with_hz(10)
+        } else {
+            ProgressDrawTarget::hidden()
+        };
+        let bar = ProgressBar::with_draw_target(Some(total), target);
+        // A style that does not parse would only be less pretty.
+        if let Ok(style) = ProgressStyle::with_template(STYLE) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar.set_message(label);
+        Progress { bar }
+    }
+
+    /// `bytes` more are done.
+    pub fn add(&self, bytes: u64) {
+        self.bar.inc(bytes);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
