@@ -1,0 +1,279 @@
+//! Every call that the driver answers, failing once at every place where it is made.
+
+use std::time::Duration;
+
+use rknpu::sim::config::{Config, Mode};
+use rknpu::sim::{CallKind, Fault, Machine};
+use rknpu::{
+    Arena, Device, Error, Health, Layout, Matmul, MatmulLimits, Precision, Recovery, WeightRef,
+    reference,
+};
+use rustix::io::Errno;
+
+const K: u32 = 1056;
+const N: u32 = 128;
+const M: usize = 3;
+
+fn machine() -> Machine {
+    Machine::new(Config { mode: Mode::Strict, ..Config::default() })
+}
+
+fn activations() -> Vec<i8> {
+    (0..M * K as usize).map(|i| (i * 7 % 255) as u8 as i8).collect()
+}
+
+/// Pack, load, run, evict and drop, in two domains; what the device has to say of itself afterwards
+/// goes into `health`, also when a step fails.
+fn scenario(machine: &Machine, health: &mut Health) -> Result<(), Error> {
+    let device = Device::simulated_on(machine)?;
+    let result = steps(&device);
+    *health = device.health();
+    result
+}
+
+fn steps(device: &Device) -> Result<(), Error> {
+    let layout = Layout::new(K, N, Precision::Int8)?;
+    let bytes = layout.bytes() as usize;
+    let cores = device.cores()?;
+    let activations = activations();
+    for index in [0, 3] {
+        let domain = device.domain(index)?;
+        let limits = MatmulLimits { rows: M as u32, k: K, n: N };
+        let mut matmul = Matmul::int8(&domain, &cores, limits)?;
+        // Pack into a buffer of its own, run, evict.
+        let mut packed = domain.alloc(bytes)?;
+        reference::fill(layout, 1, packed.as_mut_slice());
+        let tiled = packed.as_slice().to_vec();
+        let packed = packed.to_device()?;
+        let want = reference::matmul_i8(layout, &tiled, &activations);
+        let mut out = vec![0; M * N as usize];
+        matmul.run(&WeightRef::new(&packed, 0, layout)?, &activations, &mut out)?;
+        assert_eq!(out, want, "a run that reports success has run");
+        // Another weight through the same buffer.
+        let mut slot = packed.reclaim();
+        reference::fill(layout, 2, slot.as_mut_slice());
+        let want = reference::matmul_i8(layout, slot.as_slice(), &activations);
+        let slot = slot.to_device()?;
+        matmul.run(&WeightRef::new(&slot, 0, layout)?, &activations, &mut out)?;
+        assert_eq!(out, want);
+        drop(slot);
+        // Load a pack into an arena.
+        let arena = Arena::new(&domain, 2 * bytes)?;
+        let mut part = arena.alloc(bytes)?;
+        part.as_mut_slice().copy_from_slice(&tiled);
+        let part = part.to_device()?;
+        let back = part.to_host()?;
+        assert_eq!(back.as_slice(), tiled);
+    }
+    Ok(())
+}
+
+/// Everything has been given back to the driver.
+fn assert_nothing_left(machine: &Machine, context: &str) {
+    let report = machine.report();
+    let left = (report.handles, report.objects, report.mappings, report.live, report.files);
+    assert_eq!(left, (0, 0, 0, 0, 0), "{context}: handles, objects, mappings, bytes, files");
+    for domain in &report.domains {
+        assert_eq!(domain.mapped, 0, "{context}: domain {}", domain.domain);
+    }
+    assert!(report.hazards.is_empty(), "{context}: {:?}", report.hazards);
+    assert_eq!(report.discarded, 0, "{context}: dirty bytes thrown away");
+    assert_eq!(report.domain_count, 0, "{context}: references to the domain");
+}
+
+#[test]
+fn a_sound_run_leaves_nothing() {
+    let machine = machine();
+    let mut health = Health::default();
+    scenario(&machine, &mut health).unwrap();
+    assert!(health.is_good());
+    assert_nothing_left(&machine, "no fault");
+    assert!(machine.report().is_clean());
+}
+
+/// What an error must say for a failure of this kind of call.
+fn names(kind: CallKind) -> &'static [&'static str] {
+    match kind {
+        CallKind::Action => &["ACTION"],
+        CallKind::Submit => &["matmul"],
+        CallKind::MemCreate => &["MEM_CREATE", "no room"],
+        CallKind::MemMap | CallKind::Mmap => &["MEM_MAP/mmap"],
+        CallKind::MemSync => &["MEM_SYNC"],
+        _ => &[],
+    }
+}
+
+#[test]
+fn every_call_may_fail_once() {
+    let clean = machine();
+    scenario(&clean, &mut Health::default()).unwrap();
+    let calls = clean.report().calls;
+    let errnos = |kind| -> &[Errno] {
+        match kind {
+            CallKind::MemCreate => &[Errno::NOMEM, Errno::FAULT, Errno::INVAL, Errno::INTR],
+            CallKind::Submit => &[Errno::INVAL, Errno::TIMEDOUT, Errno::NOMEM, Errno::INTR],
+            CallKind::Action => &[Errno::INVAL, Errno::FAULT, Errno::INTR],
+            CallKind::Mmap => &[Errno::NOMEM, Errno::ACCESS],
+            _ => &[Errno::INVAL, Errno::INTR],
+        }
+    };
+    let kinds = [
+        CallKind::Action,
+        CallKind::Submit,
+        CallKind::MemCreate,
+        CallKind::MemMap,
+        CallKind::Mmap,
+        CallKind::MemSync,
+        CallKind::MemDestroy,
+    ];
+    let (mut points, mut survived) = (0, 0);
+    for kind in kinds {
+        let made = calls.get(&kind).map_or(0, |calls| calls.ok);
+        assert!(made > 0, "{kind:?} is never called");
+        for after in 0..made as u32 {
+            for &errno in errnos(kind) {
+                points += 1;
+                let context = format!("{kind:?} number {after}: {errno}");
+                let machine = machine();
+                machine.inject(Fault::Call { kind, after, times: 1, errno });
+                let mut health = Health::default();
+                match scenario(&machine, &mut health) {
+                    Ok(()) => survived += 1,
+                    Err(error) => {
+                        let text = error.to_string();
+                        let named = names(kind).iter().any(|name| text.contains(name));
+                        assert!(named, "{context}: {text}");
+                    }
+                }
+                // A handle that would not go is the driver's until the file is closed.
+                let refused = kind == CallKind::MemDestroy && errno != Errno::INTR;
+                assert_eq!(health.incidents, u64::from(refused), "{context}");
+                assert_eq!(health.leaked_buffers, u64::from(refused), "{context}");
+                assert!(health.wedged.is_none(), "{context}");
+                assert_nothing_left(&machine, &context);
+                // The machine is none the worse for it.
+                machine.clear_faults();
+                scenario(&machine, &mut health).unwrap_or_else(|e| panic!("{context}: {e}"));
+            }
+        }
+    }
+    println!("{points} points of failure, {survived} of them survived without an error");
+    assert!(points > 150);
+}
+
+#[test]
+fn a_hanging_job_is_run_again_after_a_reset() {
+    let starts = 4;
+    for after in 0..starts {
+        let machine = machine();
+        machine.inject(Fault::Hang { core: None, after, times: 1 });
+        let mut health = Health::default();
+        scenario(&machine, &mut health).unwrap();
+        assert_eq!((health.recovered, health.incidents), (1, 0));
+        let report = health.last_failure.unwrap();
+        assert_eq!(report.errno, Some(Errno::TIMEDOUT));
+        assert_eq!(report.recovery, Recovery::Reset);
+        assert_eq!((report.m, report.k, report.n), (M as u64, K, N));
+        assert_nothing_left(&machine, "a hang");
+    }
+}
+
+#[test]
+fn a_job_that_hangs_twice_wedges_the_device_which_then_keeps_its_buffers() {
+    let machine = machine();
+    machine.inject(Fault::Hang { core: None, after: 0, times: 2 });
+    let device = Device::simulated_on(&machine).unwrap();
+    let error = steps(&device).unwrap_err();
+    let Error::JobFailed(report) = &error else { panic!("{error}") };
+    assert_eq!((report.attempts, report.core, report.domain), (2, 0, 0));
+    assert!(error.to_string().contains("matmul M=3 K=1056 N=128 on core 0 in domain 0"));
+
+    let health = device.health();
+    assert!(!health.is_good());
+    assert_eq!(health.wedged.as_deref(), Some(&**report));
+    // The matmul's three buffers and the weight: the NPU may still write to them.
+    assert_eq!(health.leaked_buffers, 4);
+    let domain = device.domain(5).unwrap();
+    assert!(matches!(domain.alloc(4096), Err(Error::Wedged(_))));
+    assert_eq!(machine.report().handles, 4);
+
+    // Another process would find a usable NPU.
+    scenario(&machine, &mut Health::default()).unwrap();
+}
+
+#[test]
+fn a_reset_that_fails_is_told() {
+    let machine = machine();
+    let device = Device::simulated_on(&machine).unwrap();
+    let layout = Layout::new(64, 32, Precision::Int8).unwrap();
+    let domain = device.domain(0).unwrap();
+    let weight = domain.alloc(layout.bytes() as usize).unwrap().to_device().unwrap();
+    let limits = MatmulLimits { rows: 1, k: 64, n: 32 };
+    let mut matmul = Matmul::int8(&domain, &device.cores().unwrap(), limits).unwrap();
+    let weight = WeightRef::new(&weight, 0, layout).unwrap();
+    matmul.run(&weight, &[1; 64], &mut [0; 32]).unwrap();
+
+    // The driver's own reset after the timeout, and the one that is asked for.
+    machine.inject(Fault::Hang { core: None, after: 0, times: 1 });
+    machine.inject(Fault::ResetLines(Errno::IO));
+    machine.inject(Fault::ResetLines(Errno::IO));
+    let error = matmul.run(&weight, &[1; 64], &mut [0; 32]).unwrap_err();
+    let Error::JobFailed(report) = error else { panic!("{error}") };
+    assert_eq!(report.recovery, Recovery::ResetFailed(Errno::IO));
+    assert!(device.health().wedged.is_some());
+}
+
+#[test]
+fn an_npu_whose_domains_no_longer_switch_is_given_up() {
+    let machine = machine();
+    let device = Device::simulated_on(&machine).unwrap();
+    let domain = device.domain(0).unwrap();
+    let layout = Layout::new(64, 32, Precision::Int8).unwrap();
+    let weight = domain.alloc(layout.bytes() as usize).unwrap().to_device().unwrap();
+    let limits = MatmulLimits { rows: 1, k: 64, n: 32 };
+    let mut matmul = Matmul::int8(&domain, &device.cores().unwrap(), limits).unwrap();
+    let weight = WeightRef::new(&weight, 0, layout).unwrap();
+    machine.inject(Fault::Hang { core: None, after: 0, times: 1 });
+    machine.inject(Fault::Attach(Errno::TIMEDOUT));
+    let error = matmul.run(&weight, &[1; 64], &mut [0; 32]).unwrap_err();
+    let Error::JobFailed(report) = error else { panic!("{error}") };
+    assert_eq!(report.recovery, Recovery::DomainsStuck(Errno::TIMEDOUT));
+}
+
+#[test]
+fn a_domain_held_by_another_process_is_an_error_not_a_hang() {
+    let machine = machine();
+    let (ours, theirs) =
+        (Device::simulated_on(&machine).unwrap(), Device::simulated_on(&machine).unwrap());
+    let domain = ours.domain(7).unwrap();
+    std::thread::scope(|scope| {
+        machine.inject(Fault::Hang { core: None, after: 0, times: 1 });
+        let holder = scope.spawn(|| steps(&theirs));
+        // The clock stands still unless this thread waits, too.
+        let acting = machine.actor();
+        while machine.report().jobs == 0 {
+            machine.sleep(Duration::from_millis(1));
+        }
+        // Their job hangs for 10 s in domain 0; the driver gives up waiting for it after 6.
+        let error = domain.alloc(4096).unwrap_err();
+        assert_eq!(error.errno(), Some(Errno::INVAL), "{error}");
+        assert!(error.to_string().contains("MEM_CREATE"), "{error}");
+        drop(acting);
+        holder.join().unwrap().unwrap();
+    });
+    assert!(machine.now() >= Duration::from_secs(6));
+    assert!(ours.health().is_good());
+}
+
+#[test]
+fn memory_that_runs_out_is_no_leak() {
+    let machine = Machine::new(Config { memory: Some(8 << 20), ..Config::default() });
+    let device = Device::simulated_on(&machine).unwrap();
+    let domain = device.domain(0).unwrap();
+    let kept = domain.alloc(6 << 20).unwrap();
+    let error = domain.alloc(4 << 20).unwrap_err();
+    assert!(error.is_out_of_memory());
+    assert_eq!(error.errno(), Some(Errno::NOMEM));
+    drop(kept);
+    assert_eq!(domain.alloc(4 << 20).unwrap().len(), 4 << 20);
+}
