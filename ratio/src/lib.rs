@@ -24,7 +24,11 @@
 //! Under `cargo bench` a bench takes 15 rounds of each; started without `--bench`, as
 //! `cargo test --benches` does, it takes one, which only shows that it runs.
 
+mod alloc;
+
 use std::time::{Duration, Instant};
+
+pub use alloc::{Counting, allocations};
 
 /// Rounds under `cargo bench`.
 const ROUNDS: usize = 15;

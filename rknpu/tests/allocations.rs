@@ -1,0 +1,31 @@
+//! A warm matmul allocates nothing, on one core or three, in one block or many.
+
+mod support;
+
+use rknpu::{Device, Layout, Matmul, MatmulLimits, OpenOptions, Precision, WeightRef};
+
+#[global_allocator]
+static COUNTING: ratio::Counting = ratio::Counting;
+
+#[test]
+fn a_warm_run_allocates_nothing() {
+    let device = Device::with_kernel(support::NoOp::kernel(), &OpenOptions::new()).unwrap();
+    let domain = device.domain(0).unwrap();
+    let cores = device.cores().unwrap();
+    let limits = MatmulLimits { rows: 64, k: 2080, n: 4096 };
+    let mut matmul = Matmul::int8(&domain, &cores, limits).unwrap();
+    for (m, k, n) in [(1, 1024, 1024), (32, 2080, 4096), (300, 64, 4096)] {
+        let layout = Layout::new(k, n, Precision::Int8).unwrap();
+        let weight = domain.alloc(layout.bytes() as usize).unwrap().to_device().unwrap();
+        let weight = WeightRef::new(&weight, 0, layout).unwrap();
+        let activations = vec![1i8; m * k as usize];
+        let mut out = vec![0i32; m * n as usize];
+        let stats = matmul.run(&weight, &activations, &mut out).unwrap();
+        assert_eq!(stats.cores > 1, m > 1);
+        let before = ratio::allocations();
+        for _ in 0..100 {
+            matmul.run(&weight, &activations, &mut out).unwrap();
+        }
+        assert_eq!(ratio::allocations() - before, 0, "M={m} K={k} N={n}");
+    }
+}
