@@ -39,4 +39,9 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// What the device says; the address space may then be lost until the device is reset.
     fn free(&self, buffer: Self::Buffer) -> Result<(), Cause>;
+
+    /// `weight` will be copied soon: a chance to read ahead. Must not block; by default nothing.
+    fn ahead(&self, weight: WeightId) {
+        let _ = weight;
+    }
 }

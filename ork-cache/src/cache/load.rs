@@ -6,7 +6,7 @@ use super::{Shared, State};
 use crate::backend::Backend;
 use crate::core::{Stage, Ticket};
 use crate::error::{Cause, Error, Result};
-use crate::ids::{DomainId, SlotId};
+use crate::ids::{DomainId, SlotId, WeightId};
 use crate::sync::{Arc, MutexGuard, lock};
 
 /// The loading thread panicked in the backend.
@@ -45,7 +45,7 @@ impl<B: Backend> Shared<B> {
         ticket: Ticket,
     ) -> Result<Arc<B::Buffer>> {
         let weight = ticket.weight();
-        match self.load(state, ticket, true, Publish::Always) {
+        match self.load(state, ticket, true, Publish::Always, None) {
             Ok(Some(buffer)) => Ok(buffer),
             Ok(None) => Err(Error::Load { weight, cause: std::sync::Arc::new(InUse) }),
             Err(cause) => Err(Error::Load { weight, cause }),
@@ -53,18 +53,23 @@ impl<B: Backend> Shared<B> {
     }
 
     /// Carries out `ticket` and reports to the core; with `pin`, gives a share of the buffer.
+    /// `next` is the weight that will be loaded after it, if that is known.
     pub(crate) fn load(
         &self,
         mut state: MutexGuard<'_, State<B>>,
         ticket: Ticket,
         pin: bool,
         publish: Publish,
+        next: Option<WeightId>,
     ) -> std::result::Result<Option<Arc<B::Buffer>>, Cause> {
         let since = Instant::now();
         let slot = ticket.slot();
         let (domain, bytes) = state.core.slot(slot);
         let buffer = state.take(slot);
         drop(state);
+        if let Some(next) = next {
+            self.backend.ahead(next);
+        }
         let mut flight = Flight { shared: self, ticket: Some(ticket), slot, buffer };
         let published = match flight.run(domain, bytes, publish) {
             Ok(published) => published,

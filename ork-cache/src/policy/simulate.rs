@@ -40,7 +40,7 @@ pub struct Outcome {
     pub bytes_loaded: u64,
 }
 
-/// One line of a [`compare`]: a policy beside the optimum.
+/// One line of a [comparison](Trace::compare): a policy beside the optimum.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Compared {
     /// Name of the policy.

@@ -174,8 +174,11 @@ fn fetch<'a, B: Backend>(
     let full = matches!(step, Ok(Step::Full)) && keep;
     state = match step {
         Ok(Step::Load(ticket)) => {
+            let State { queues, core, .. } = &mut *state;
+            let next = queues[at].as_mut().and_then(|q| q.next(|w| core.is_present(w)));
+            let next = next.map(|(weight, _)| weight);
             // A failure is counted and forgotten here: nobody waits for it, and a use tries again.
-            let _ = shared.load(state, ticket, false, Publish::WhenFree);
+            let _ = shared.load(state, ticket, false, Publish::WhenFree, next);
             lock(&shared.state)
         }
         Ok(Step::Free(slot)) => shared.free(state, slot),

@@ -1,0 +1,393 @@
+//! Where the bytes of weights come from: a pack, a model that is quantised as it is used, or both.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use ork_weights::model::{Model, ModelError};
+use ork_weights::pack::{Dtype, Pack, PackError, PackFile, PackWriter, Source, Summary};
+use ork_weights::quantise::{QuantiseError, Tier};
+use rknpu_sys::layout::Layout;
+use rustix::fs::{Advice, fadvise};
+
+use super::columns::copy_columns;
+use crate::plan::Item;
+
+/// Where weights come from.
+///
+/// Every load compares name, K, N and storage form with what was attached. When the pack does not
+/// have the weight as it should be and there is a model, the weight is quantised again; without
+/// a model it is an error. Wrong weights are never the answer.
+#[derive(Debug)]
+pub struct Store {
+    items: Vec<Expected>,
+    pack: Option<Pack<PackFile>>,
+    origin: Option<Origin>,
+    drop_behind: bool,
+    loaded: AtomicU64,
+    packed: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Expected {
+    item: Item,
+    dtype: Dtype,
+    scales: OnceLock<Box<[f32]>>,
+}
+
+#[derive(Debug)]
+struct Origin {
+    model: Model,
+    tier: Tier,
+    /// The pack that is being built.
+    writer: Mutex<Option<PackWriter>>,
+    evict: bool,
+}
+
+/// Why a weight could not be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// No weight of that number.
+    #[error("weight {item} of {known} does not exist")]
+    Unknown {
+        /// The number.
+        item: usize,
+        /// How many there are.
+        known: usize,
+    },
+    /// The pack does not have the weight, or not in this form, and there is no model to make it
+    /// from.
+    #[error(
+        "the pack has no {dtype} weight {name:?} of K={k} N={n}{found}: convert the model again"
+    )]
+    NotInPack {
+        /// Name.
+        name: Box<str>,
+        /// Inputs.
+        k: u32,
+        /// Output channels.
+        n: u32,
+        /// Storage form.
+        dtype: Dtype,
+        /// What stands under the name instead.
+        found: String,
+    },
+    /// Only whole weights of this form can be loaded.
+    #[error(
+        "{name:?} is stored as {dtype}, which is inflated as a whole: give it a slot of {bytes} bytes"
+    )]
+    Parts {
+        /// Name.
+        name: Box<str>,
+        /// Storage form.
+        dtype: Dtype,
+        /// Bytes of the whole weight on the device.
+        bytes: u64,
+    },
+    /// The buffer does not have the bytes of the layout.
+    #[error("{name:?} needs {need} bytes, the slot has {have}")]
+    Length {
+        /// Name.
+        name: Box<str>,
+        /// Bytes of the layout.
+        need: u64,
+        /// Bytes given.
+        have: u64,
+    },
+    /// The pack.
+    #[error(transparent)]
+    Pack(#[from] PackError),
+    /// The model.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The tier does not suit a weight, or is not one that is packed while it is used.
+    #[error("{name:?}: {source}")]
+    Tier {
+        /// Name of the weight.
+        name: Box<str>,
+        /// Why.
+        source: QuantiseError,
+    },
+    /// A pack can be built while its model runs only in the plain int8 form.
+    #[error("weights of tier {0} cannot be packed while they are used: convert the model first")]
+    Build(Tier),
+}
+
+/// How many weights a store has given out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Given {
+    /// Read from the pack.
+    pub loaded: u64,
+    /// Quantised from the model.
+    pub packed: u64,
+}
+
+impl Store {
+    /// The weights of a pack, in the order of its file.
+    pub fn from_pack(pack: Pack<PackFile>) -> Store {
+        let expected = |e: &ork_weights::pack::Entry| Expected {
+            item: Item::new(e.name.clone(), e.layout()),
+            dtype: e.dtype,
+            scales: OnceLock::new(),
+        };
+        let items = pack.in_order().map(expected).collect();
+        Store { items, pack: Some(pack), ..Store::empty() }
+    }
+
+    /// The weights of a model, quantised at every load.
+    ///
+    /// # Errors
+    /// A weight whose shape does not suit the tier, or a tier that is no plain int8.
+    pub fn from_model(model: Model, tier: Tier) -> Result<Store, StoreError> {
+        Store::new(model, tier, None, None)
+    }
+
+    /// The weights of a model, each added to the pack that is being built when it is first loaded.
+    /// [`Store::finish`] completes the pack.
+    ///
+    /// # Errors
+    /// As [`Store::from_model`].
+    pub fn building(model: Model, tier: Tier, writer: PackWriter) -> Result<Store, StoreError> {
+        Store::new(model, tier, None, Some(writer))
+    }
+
+    /// The weights of a model, read from `pack` where it has them as they should be and quantised
+    /// where not; `writer` then gets them all.
+    ///
+    /// # Errors
+    /// As [`Store::from_model`].
+    pub fn repairing(
+        pack: Pack<PackFile>,
+        model: Model,
+        tier: Tier,
+        writer: Option<PackWriter>,
+    ) -> Result<Store, StoreError> {
+        Store::new(model, tier, Some(pack), writer)
+    }
+
+    fn new(
+        model: Model,
+        tier: Tier,
+        pack: Option<Pack<PackFile>>,
+        writer: Option<PackWriter>,
+    ) -> Result<Store, StoreError> {
+        let Some(dtype) = tier.dtype().filter(|d| *d == Dtype::Int8) else {
+            return Err(StoreError::Build(tier));
+        };
+        let mut items = Vec::with_capacity(model.weights().len());
+        for weight in model.weights() {
+            let layout = tier.layout(weight.k, weight.n);
+            let layout =
+                layout.map_err(|source| StoreError::Tier { name: weight.name.clone(), source })?;
+            let item = Item::new(weight.name.clone(), layout);
+            items.push(Expected { item, dtype, scales: OnceLock::new() });
+        }
+        let writer = Mutex::new(writer);
+        let origin = Some(Origin { model, tier, writer, evict: false });
+        Ok(Store { items, pack, origin, ..Store::empty() })
+    }
+
+    fn empty() -> Store {
+        Store {
+            items: Vec::new(),
+            pack: None,
+            origin: None,
+            drop_behind: false,
+            loaded: AtomicU64::new(0),
+            packed: AtomicU64::new(0),
+        }
+    }
+
+    /// Drops pages of the model once a weight has been made of them (`ORK_EVICT_SRC`).
+    pub fn evict_source(mut self, evict: bool) -> Store {
+        if let Some(origin) = &mut self.origin {
+            origin.evict = evict;
+        }
+        self
+    }
+
+    /// Drops the pack's pages from the page cache behind every load, so that it does not grow with
+    /// the model. Worth it when the pack is larger than the memory that is left; otherwise later
+    /// passes would read the disk in vain.
+    pub fn drop_behind(mut self, drop: bool) -> Store {
+        self.drop_behind = drop;
+        self
+    }
+
+    /// The weights, in order of use: what is planned.
+    pub fn items(&self) -> Vec<Item> {
+        self.items.iter().map(|e| e.item.clone()).collect()
+    }
+
+    /// Weights given out so far.
+    pub fn given(&self) -> Given {
+        let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        Given { loaded: get(&self.loaded), packed: get(&self.packed) }
+    }
+
+    /// Writes the columns from `column` on, as many as `layout` has, of weight `item` into `out`,
+    /// tiled as `layout` says.
+    ///
+    /// # Errors
+    /// [`StoreError`]; `out` then holds no weight.
+    pub fn load(
+        &self,
+        item: usize,
+        column: u32,
+        layout: &Layout,
+        out: &mut [u8],
+    ) -> Result<(), StoreError> {
+        let expected = self.expected(item)?;
+        let Some(out) = out.get_mut(..layout.bytes() as usize) else {
+            let (need, have) = (layout.bytes(), out.len() as u64);
+            return Err(StoreError::Length { name: expected.item.name.clone(), need, have });
+        };
+        let whole = *layout == expected.item.layout;
+        match self.in_pack(expected) {
+            Ok((pack, entry)) => {
+                if whole {
+                    pack.load_into(entry, out)?;
+                } else if entry.dtype.is_plain() {
+                    pack.source().check()?;
+                    let start = entry.blob_range().start;
+                    copy_columns(&entry.layout(), column, layout, out, |at, to| {
+                        pack.source().read_at(start + at, to)
+                    })?;
+                } else {
+                    let (name, bytes) = (entry.name.clone(), entry.layout().bytes());
+                    return Err(StoreError::Parts { name, dtype: entry.dtype, bytes });
+                }
+                self.loaded.fetch_add(1, Ordering::Relaxed);
+                if self.drop_behind {
+                    self.advise(entry, Advice::DontNeed);
+                }
+                Ok(())
+            }
+            Err(not_in_pack) => {
+                let Some(origin) = &self.origin else { return Err(not_in_pack) };
+                if whole {
+                    return self.quantise(origin, item, expected, out);
+                }
+                let mut all = vec![0; expected.item.layout.bytes() as usize];
+                self.quantise(origin, item, expected, &mut all)?;
+                copy_columns(&expected.item.layout, column, layout, out, |at, to| {
+                    to.copy_from_slice(&all[at as usize..at as usize + to.len()]);
+                    Ok::<(), StoreError>(())
+                })
+            }
+        }
+    }
+
+    /// Scales of a weight: per channel, or `[group][channel]`.
+    ///
+    /// # Errors
+    /// As [`Store::load`].
+    pub fn scales(&self, item: usize) -> Result<&[f32], StoreError> {
+        let expected = self.expected(item)?;
+        if let Some(scales) = expected.scales.get() {
+            return Ok(scales);
+        }
+        let scales = match self.in_pack(expected) {
+            Ok((pack, entry)) => pack.scales(entry)?,
+            Err(not_in_pack) => {
+                let Some(origin) = &self.origin else { return Err(not_in_pack) };
+                let mut all = vec![0; expected.item.layout.bytes() as usize];
+                self.quantise(origin, item, expected, &mut all)?;
+                return Ok(expected.scales.get().map_or(&[], |s| s));
+            }
+        };
+        Ok(expected.scales.get_or_init(|| scales.into()))
+    }
+
+    /// Tells the system that a weight will be read soon.
+    pub(super) fn will_need(&self, item: usize) {
+        let Ok(expected) = self.expected(item) else { return };
+        if let Ok((_, entry)) = self.in_pack(expected) {
+            self.advise(entry, Advice::WillNeed);
+        }
+    }
+
+    /// Completes the pack that was being built: weights never used are quantised now. `None` when
+    /// none was being built.
+    ///
+    /// # Errors
+    /// The model's or the writer's; nothing then stands under the pack's name that did not before.
+    pub fn finish(&self) -> Result<Option<Summary>, StoreError> {
+        let Some(origin) = &self.origin else { return Ok(None) };
+        let mut buffer = Vec::new();
+        for (i, expected) in self.items.iter().enumerate() {
+            let missing = |w: &PackWriter| !w.contains(&expected.item.name);
+            if origin.writer().as_ref().is_some_and(missing) {
+                buffer.resize(expected.item.layout.bytes() as usize, 0);
+                self.quantise(origin, i, expected, &mut buffer)?;
+            }
+        }
+        let writer = origin.writer().take();
+        Ok(writer.map(PackWriter::finish).transpose()?)
+    }
+
+    fn expected(&self, item: usize) -> Result<&Expected, StoreError> {
+        let known = self.items.len();
+        self.items.get(item).ok_or(StoreError::Unknown { item, known })
+    }
+
+    /// The pack's entry, if it is what it should be.
+    fn in_pack(
+        &self,
+        expected: &Expected,
+    ) -> Result<(&Pack<PackFile>, &ork_weights::pack::Entry), StoreError> {
+        let Expected { item, dtype, .. } = expected;
+        let entry = self.pack.as_ref().and_then(|p| Some((p, p.get(&item.name)?)));
+        match entry {
+            Some((pack, e)) if e.dtype == *dtype && e.layout() == item.layout => Ok((pack, e)),
+            other => {
+                let found = other.map_or(String::new(), |(_, e)| {
+                    format!(", but a {} one of K={} N={}", e.dtype, e.k, e.n)
+                });
+                let (k, n) = (item.layout.k(), item.layout.n());
+                Err(StoreError::NotInPack { name: item.name.clone(), k, n, dtype: *dtype, found })
+            }
+        }
+    }
+
+    fn quantise(
+        &self,
+        origin: &Origin,
+        item: usize,
+        expected: &Expected,
+        out: &mut [u8],
+    ) -> Result<(), StoreError> {
+        // The items were made of the model's weights, in order.
+        let known = self.items.len();
+        let weight = origin.model.weights().get(item).ok_or(StoreError::Unknown { item, known })?;
+        let mut scales = vec![0f32; origin.tier.scales(weight.k, weight.n)];
+        origin.model.quantise(weight, &origin.tier, out, &mut scales)?;
+        if let Some(writer) = origin.writer().as_mut()
+            && !writer.contains(&weight.name)
+        {
+            writer.add(&weight.name, weight.k, weight.n, expected.dtype, out, &scales)?;
+        }
+        let _ = expected.scales.set(scales.into());
+        if origin.evict {
+            origin.model.evict(weight);
+        }
+        self.packed.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Advice about a weight's bytes in the pack. It is only that: a file system that does not
+    /// take it loses speed, nothing else.
+    fn advise(&self, entry: &ork_weights::pack::Entry, advice: Advice) {
+        let Some(pack) = &self.pack else { return };
+        let range = entry.blob_range();
+        let len = std::num::NonZeroU64::new(range.end - range.start);
+        let _ = fadvise(pack.source().file(), range.start, len, advice);
+    }
+}
+
+impl Origin {
+    fn writer(&self) -> std::sync::MutexGuard<'_, Option<PackWriter>> {
+        // After an error the writer is as before the call, so a panic in between loses nothing.
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

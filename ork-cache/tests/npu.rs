@@ -1,0 +1,236 @@
+//! The cache on the simulated device: the same bytes whatever the budget, the policy and the source.
+#![cfg(not(loom))]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ork_cache::config::PolicyKind;
+use ork_cache::npu::{self, Npu, Store};
+use ork_cache::plan::{Applied, Board, Item, Plan};
+use ork_cache::prefetch::Prefetcher;
+use ork_cache::{Cache, DomainId, Error, WeightId};
+use ork_weights::model::{Model, OpenOptions, synth};
+use ork_weights::pack::{Access, Dtype, Pack, PackWriter, WriterOptions};
+use ork_weights::quantise::Tier;
+use rknpu::{Cores, Device, Matmul, MatmulLimits};
+
+const ROWS: usize = 3;
+
+struct Bench {
+    device: Device,
+    cores: Cores,
+    folder: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let device = Device::simulated(Default::default()).unwrap();
+        let cores = device.cores().unwrap();
+        Bench { device, cores, folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn model(&self) -> PathBuf {
+        let path = self.folder.path().join("tiny.gguf");
+        synth::Shape::sized(2 << 20).write(std::fs::File::create(&path).unwrap()).unwrap();
+        path
+    }
+
+    fn pack_path(&self) -> PathBuf {
+        self.folder.path().join("tiny.orkpack")
+    }
+
+    fn pack(&self) -> Pack<ork_weights::pack::PackFile> {
+        Pack::open_with(self.pack_path(), Access::Pread).unwrap()
+    }
+
+    /// A digest of the results of `passes` passes over `parts`: each a weight of the cache, its
+    /// first column and the columns of the whole, in order.
+    fn run(&self, cache: &Cache<Npu>, parts: &[(WeightId, u32, u32)], passes: usize) -> Vec<u64> {
+        let domain = &cache.backend().domains()[0];
+        let limits = MatmulLimits { rows: ROWS as u32, k: 4096, n: 8192 };
+        let mut matmul = Matmul::int8(domain, &self.cores, limits).unwrap();
+        let mut digest = Vec::new();
+        let mut whole = Vec::new();
+        for _ in 0..passes {
+            for &(weight, column, columns) in parts {
+                let pinned = cache.acquire(weight).unwrap();
+                let weight = pinned.weight_ref().unwrap();
+                let (k, n) = (weight.layout().k() as usize, weight.layout().n() as usize);
+                let input: Vec<i8> = (0..ROWS * k).map(|i| (i * 7 % 31) as i8 - 15).collect();
+                let mut out = vec![0; ROWS * n];
+                matmul.run(&weight, &input, &mut out).unwrap();
+                let (column, columns) = (column as usize, columns as usize);
+                whole.resize(ROWS * columns, 0);
+                for (to, from) in whole.chunks_mut(columns).zip(out.chunks(n)) {
+                    to[column..column + n].copy_from_slice(from);
+                }
+                if column + n == columns {
+                    let fold = |d: u64, &v: &i32| d.wrapping_mul(31).wrapping_add(v as u64);
+                    digest.push(whole.drain(..).as_slice().iter().fold(0, fold));
+                }
+            }
+        }
+        digest
+    }
+}
+
+/// Whole weights numbered from `first`.
+fn whole(first: WeightId, items: &[Item]) -> Vec<(WeightId, u32, u32)> {
+    let part = |(i, item): (usize, &Item)| (WeightId(first.0 + i as u32), 0, item.layout.n());
+    items.iter().enumerate().map(part).collect()
+}
+
+/// The parts of an applied plan.
+fn parts(applied: &Applied, items: &[Item]) -> Vec<(WeightId, u32, u32)> {
+    applied.parts.iter().map(|p| (p.weight, p.column, items[p.item].layout.n())).collect()
+}
+
+fn open(path: &Path) -> Model {
+    Model::open(path, &OpenOptions::default()).unwrap()
+}
+
+#[test]
+fn resident_built_streamed_and_reloaded_give_the_same_results() {
+    let bench = Bench::new();
+    let path = bench.model();
+    let domain = |b: &Bench| b.device.new_domain().unwrap();
+
+    // Resident: room for everything, quantised on first use.
+    let store = Arc::new(Store::from_model(open(&path), Tier::Int8).unwrap());
+    let items = store.items();
+    let total: u64 = items.iter().map(|i| i.bytes()).sum();
+    let count = items.len() as u32;
+    let cache = npu::cache_on_demand(domain(&bench), total, PolicyKind::Lru, items.len());
+    let first = npu::attach_on_demand(&cache, &store, DomainId(0)).unwrap();
+    let ids = whole(first, &items);
+    let resident = bench.run(&cache, &ids, 2);
+    assert_eq!(store.given().packed, u64::from(count));
+    assert_eq!(cache.stats().hits, u64::from(count));
+    drop(cache);
+
+    // Through half of the bytes, building the pack.
+    let model = open(&path);
+    let identity = model.identity(false).unwrap();
+    let writer =
+        PackWriter::create(bench.pack_path(), &identity, WriterOptions::default()).unwrap();
+    let building = Arc::new(Store::building(model, Tier::Int8, writer).unwrap());
+    let budget = total / 2;
+    let cache = npu::cache_on_demand(domain(&bench), budget, PolicyKind::Lru, items.len());
+    npu::attach_on_demand(&cache, &building, DomainId(0)).unwrap();
+    assert_eq!(bench.run(&cache, &ids, 2), resident);
+    assert!(cache.stats().bytes_peak <= budget);
+    assert!(cache.stats().evictions > 0);
+    assert_eq!(building.given().packed, u64::from(2 * count), "LRU never hits on a scan");
+    drop(cache);
+    assert_eq!(building.finish().unwrap().unwrap().weights, count);
+
+    // From the pack: each policy on demand, then the plan, with and without prefetch.
+    for policy in [PolicyKind::NextUse, PolicyKind::Lfu, PolicyKind::S3Fifo] {
+        let store = Arc::new(Store::from_pack(bench.pack()));
+        let cache = npu::cache_on_demand(domain(&bench), budget, policy, items.len());
+        npu::attach_on_demand(&cache, &store, DomainId(0)).unwrap();
+        assert_eq!(bench.run(&cache, &ids, 2), resident, "{policy}");
+        assert_eq!(store.given().packed, 0);
+    }
+    let store = Arc::new(Store::from_pack(bench.pack()).drop_behind(true));
+    let plan = Plan::new("tiny", &store.items(), &Board::single_window(budget)).unwrap();
+    for prefetch in [false, true] {
+        let leased = domain(&bench);
+        let (cache, applied) = npu::open(vec![leased.clone()], &[(&store, &plan)]).unwrap();
+        let prefetcher = Prefetcher::new(&cache).unwrap();
+        if prefetch {
+            prefetcher.follow(&applied[0].streamed);
+        }
+        let ids = parts(&applied[0], &items);
+        assert_eq!(bench.run(&cache, &ids, 2), resident, "prefetch {prefetch}");
+        assert!(cache.stats().bytes_peak <= budget);
+        drop((cache, prefetcher));
+        assert_eq!(leased.stats().used, 0, "everything was freed");
+    }
+    assert!(bench.device.health().is_good());
+}
+
+#[test]
+fn two_models_share_a_process_a_budget_and_a_domain() {
+    let bench = Bench::new();
+    let path = bench.model();
+    let model = open(&path);
+    let writer = PackWriter::create(bench.pack_path(), None, WriterOptions::default()).unwrap();
+    let all = Store::building(model, Tier::Int8, writer).unwrap();
+    all.finish().unwrap();
+    let verifier = Arc::new(Store::from_pack(bench.pack()));
+    let draft = Arc::new(Store::from_pack(bench.pack()));
+    let items = verifier.items();
+    let total: u64 = items.iter().map(|i| i.bytes()).sum();
+    let resident = Plan::new("draft", &items, &Board::single_window(total)).unwrap();
+    let streamed = Plan::new("verifier", &items, &Board::single_window(total / 2)).unwrap();
+    let domain = bench.device.new_domain().unwrap();
+    let models = [(&draft, &resident), (&verifier, &streamed)];
+    let (cache, applied) = npu::open(vec![domain], &models).unwrap();
+    let prefetcher = Prefetcher::new(&cache).unwrap();
+    prefetcher.follow(&applied[1].streamed);
+    let ids = [0, 1].map(|i| parts(&applied[i], &items));
+    let (a, b) = std::thread::scope(|s| {
+        let (cache, bench) = (&cache, &bench);
+        let draft = s.spawn(|| bench.run(cache, &ids[0], 2));
+        let verifier = s.spawn(|| bench.run(cache, &ids[1], 2));
+        (draft.join().unwrap(), verifier.join().unwrap())
+    });
+    assert_eq!(a, b, "the same weights, so the same results");
+    assert!(cache.stats().bytes_peak <= total + total / 2);
+}
+
+#[test]
+fn a_weight_of_another_shape_is_made_again_or_refused_and_never_used() {
+    let bench = Bench::new();
+    let path = bench.model();
+    let model = open(&path);
+    let (name, k, n) = {
+        let w = &model.weights()[0];
+        (w.name.clone(), w.k, w.n)
+    };
+    // A pack that has the name, but another shape.
+    let mut writer = PackWriter::create(bench.pack_path(), None, WriterOptions::default()).unwrap();
+    writer.add(&name, 32, 32, Dtype::Int8, &[7; 4096][..1024], &[1.0; 32]).map_or_else(
+        |_| writer.add(&name, 64, 64, Dtype::Int8, &[7; 4096], &[1.0; 64]).unwrap(),
+        |()| (),
+    );
+    writer.finish().unwrap();
+
+    let right = Arc::new(Store::from_model(open(&path), Tier::Int8).unwrap());
+    let repaired = Arc::new(Store::repairing(bench.pack(), model, Tier::Int8, None).unwrap());
+    let digest = |store: &Arc<Store>| {
+        let domain = bench.device.new_domain().unwrap();
+        let cache = npu::cache_on_demand(domain, 64 << 20, PolicyKind::Lru, 1);
+        let first = npu::attach_on_demand(&cache, store, DomainId(0)).unwrap();
+        bench.run(&cache, &whole(first, &store.items()[..1]), 1)
+    };
+    assert_eq!(digest(&repaired), digest(&right));
+    assert_eq!(repaired.given().packed, 1);
+
+    // The same as a pack alone whose entry changed under a plan made of the model.
+    let store = Store::from_pack(bench.pack());
+    let layout = rknpu::Layout::new(k, n, rknpu::Precision::Int8).unwrap();
+    let error = store.load(0, 0, &layout, &mut vec![0; layout.bytes() as usize]);
+    assert!(error.is_err() || layout == store.items()[0].layout);
+}
+
+#[test]
+fn errors_name_the_numbers() {
+    let bench = Bench::new();
+    let path = bench.model();
+    let store = Arc::new(Store::from_model(open(&path), Tier::Int8).unwrap());
+    let domain = bench.device.new_domain().unwrap();
+    let cache = npu::cache_on_demand(domain, 4096, PolicyKind::Lru, 1);
+    let error = npu::attach_on_demand(&cache, &store, DomainId(0)).unwrap_err();
+    assert!(matches!(error, Error::TooLarge { limit: 4096, .. }), "{error}");
+    assert!(error.to_string().contains("4096"));
+    assert!(Store::from_model(open(&path), Tier::Nf4).is_err());
+    let mut out = vec![0; 64];
+    let layout = store.items()[0].layout;
+    let short = store.load(0, 0, &layout, &mut out).unwrap_err();
+    assert!(short.to_string().contains("64"), "{short}");
+    assert!(store.load(usize::MAX, 0, &layout, &mut out).is_err());
+    assert!(store.scales(usize::MAX).is_err());
+    assert_eq!(store.scales(0).unwrap().len(), layout.n() as usize);
+}
