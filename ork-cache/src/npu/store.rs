@@ -130,7 +130,7 @@ impl Store {
             dtype: e.dtype,
             scales: OnceLock::new(),
         };
-        let items = pack.in_order().map(expected).collect();
+        let items = pack.entries().iter().map(expected).collect();
         Store { items, pack: Some(pack), ..Store::empty() }
     }
 
