@@ -231,7 +231,7 @@ fn imatrix(path: &Path, tensor: &str, k: u64, square: impl Fn(u64) -> f32) {
 fn importance_comes_from_an_imatrix() {
     let case = Case::new(Shape::tiny());
     let weight = &case.model.weights()[0];
-    let square = |i: u64| if i % 16 == 0 { 9.0 } else { 0.01 };
+    let square = |i: u64| if i.is_multiple_of(16) { 9.0 } else { 0.01 };
     let path = case.path("imatrix.gguf");
     imatrix(&path, &weight.name, u64::from(weight.k), square);
     let file = Imatrix::open(&path).unwrap();

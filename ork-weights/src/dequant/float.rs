@@ -1,7 +1,5 @@
 //! Tensors that are floats already.
 
-use super::Block;
-
 /// IEEE half to single, exact, without branches so that loops over it become vector code.
 #[inline(always)]
 pub(crate) fn half_to_f32(half: u16) -> f32 {
@@ -19,31 +17,33 @@ pub(crate) fn half_to_f32(half: u16) -> f32 {
     f32::from_bits(bits | sign)
 }
 
-pub(super) struct F32;
-
-impl Block<4, 1> for F32 {
-    #[inline(always)]
-    fn decode(raw: &[u8; 4], out: &mut [f32; 1]) {
-        out[0] = f32::from_le_bytes(*raw);
+/// Values of `N` bytes each, 32 at a time: in an array of its own a run becomes vector code.
+#[inline(always)]
+fn values<const N: usize>(raw: &[u8], out: &mut [f32], value: impl Fn([u8; N]) -> f32) {
+    let raw = raw.as_chunks::<N>().0;
+    let (runs, rest) = raw.as_chunks::<32>();
+    let (out_runs, out_rest) = out.as_chunks_mut::<32>();
+    for (run, out) in runs.iter().zip(out_runs) {
+        *out = run.map(&value);
+    }
+    for (raw, out) in rest.iter().zip(out_rest) {
+        *out = value(*raw);
     }
 }
 
-pub(super) struct F16;
-
-impl Block<2, 1> for F16 {
-    #[inline(always)]
-    fn decode(raw: &[u8; 2], out: &mut [f32; 1]) {
-        out[0] = half_to_f32(u16::from_le_bytes(*raw));
-    }
+#[inline(always)]
+pub(super) fn f32s(raw: &[u8], out: &mut [f32]) {
+    values(raw, out, f32::from_le_bytes);
 }
 
-pub(super) struct Bf16;
+#[inline(always)]
+pub(super) fn f16s(raw: &[u8], out: &mut [f32]) {
+    values(raw, out, |bytes| half_to_f32(u16::from_le_bytes(bytes)));
+}
 
-impl Block<2, 1> for Bf16 {
-    #[inline(always)]
-    fn decode(raw: &[u8; 2], out: &mut [f32; 1]) {
-        out[0] = f32::from_bits(u32::from(u16::from_le_bytes(*raw)) << 16);
-    }
+#[inline(always)]
+pub(super) fn bf16s(raw: &[u8], out: &mut [f32]) {
+    values(raw, out, |bytes| f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16));
 }
 
 #[cfg(test)]

@@ -12,10 +12,12 @@ const E2M1_LEVELS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -
 /// 32 values: byte j holds value j low and value j + 16 high.
 #[inline(always)]
 fn look_up(out: &mut [f32; 32], codes: &[u8; 16], levels: &[i8; 16], scale: f32) {
+    let mut picked = [0; 32];
     for j in 0..16 {
-        out[j] = scale * f32::from(levels[usize::from(codes[j] & 15)]);
-        out[j + 16] = scale * f32::from(levels[usize::from(codes[j] >> 4)]);
+        picked[j] = levels[usize::from(codes[j] & 15)];
+        picked[j + 16] = levels[usize::from(codes[j] >> 4)];
     }
+    *out = picked.map(|level| scale * f32::from(level));
 }
 
 pub(super) struct Iq4Nl;

@@ -41,10 +41,11 @@ fn even_signs(seven: u32) -> u8 {
 /// `W` values of a codebook entry; bit i of `signs` negates value i.
 #[inline(always)]
 fn signed<const W: usize>(out: &mut [f32], entry: &[i8; W], signs: u8, scale: f32) {
-    for (i, (out, &value)) in out.iter_mut().zip(entry).enumerate() {
-        let magnitude = scale * f32::from(value);
-        *out = if signs >> i & 1 == 0 { magnitude } else { -magnitude };
-    }
+    let values: [f32; W] = std::array::from_fn(|i| {
+        let sign = u32::from(signs >> i & 1) << 31;
+        f32::from_bits((scale * f32::from(entry[i])).to_bits() ^ sign)
+    });
+    out.copy_from_slice(&values);
 }
 
 /// Scale of a run from a 4-bit scale: d × (½ + s) × step.

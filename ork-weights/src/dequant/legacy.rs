@@ -22,11 +22,8 @@ fn nibbles(codes: &[u8; 16]) -> [u8; 32] {
 /// Codes of 32 values with their fifth bits.
 #[inline(always)]
 fn five_bits(codes: &[u8; 16], high: &[u8; 4]) -> [u8; 32] {
-    let (mut out, high) = (nibbles(codes), u32::from_le_bytes(*high));
-    for (j, code) in out.iter_mut().enumerate() {
-        *code |= (((high >> j) & 1) << 4) as u8;
-    }
-    out
+    let (low, high) = (nibbles(codes), u32::from_le_bytes(*high));
+    std::array::from_fn(|j| low[j] | ((high >> j & 1) << 4) as u8)
 }
 
 pub(super) struct Q4_0;
@@ -35,9 +32,7 @@ impl Block<18, 32> for Q4_0 {
     #[inline(always)]
     fn decode(raw: &[u8; 18], out: &mut [f32; 32]) {
         let d = half_at(raw, 0);
-        for (out, code) in out.iter_mut().zip(nibbles(part(raw, 2))) {
-            *out = d * (i32::from(code) - 8) as f32;
-        }
+        *out = nibbles(part(raw, 2)).map(|code| d * (i32::from(code) - 8) as f32);
     }
 }
 
@@ -47,9 +42,7 @@ impl Block<20, 32> for Q4_1 {
     #[inline(always)]
     fn decode(raw: &[u8; 20], out: &mut [f32; 32]) {
         let (d, m) = (half_at(raw, 0), half_at(raw, 2));
-        for (out, code) in out.iter_mut().zip(nibbles(part(raw, 4))) {
-            *out = d * f32::from(code) + m;
-        }
+        *out = nibbles(part(raw, 4)).map(|code| d * f32::from(code) + m);
     }
 }
 
@@ -59,7 +52,8 @@ impl Block<22, 32> for Q5_0 {
     #[inline(always)]
     fn decode(raw: &[u8; 22], out: &mut [f32; 32]) {
         let d = half_at(raw, 0);
-        for (out, code) in out.iter_mut().zip(five_bits(part(raw, 6), part(raw, 2))) {
+        let codes = five_bits(part(raw, 6), part(raw, 2));
+        for (out, code) in out.iter_mut().zip(codes) {
             *out = d * (i32::from(code) - 16) as f32;
         }
     }
@@ -71,7 +65,8 @@ impl Block<24, 32> for Q5_1 {
     #[inline(always)]
     fn decode(raw: &[u8; 24], out: &mut [f32; 32]) {
         let (d, m) = (half_at(raw, 0), half_at(raw, 2));
-        for (out, code) in out.iter_mut().zip(five_bits(part(raw, 8), part(raw, 4))) {
+        let codes = five_bits(part(raw, 8), part(raw, 4));
+        for (out, code) in out.iter_mut().zip(codes) {
             *out = d * f32::from(code) + m;
         }
     }
@@ -82,9 +77,7 @@ pub(super) struct Q8_0;
 impl Block<34, 32> for Q8_0 {
     #[inline(always)]
     fn decode(raw: &[u8; 34], out: &mut [f32; 32]) {
-        let (d, codes) = (half_at(raw, 0), part::<32>(raw, 2));
-        for (out, &code) in out.iter_mut().zip(codes) {
-            *out = d * f32::from(code as i8);
-        }
+        let d = half_at(raw, 0);
+        *out = part::<32>(raw, 2).map(|code| d * f32::from(code as i8));
     }
 }

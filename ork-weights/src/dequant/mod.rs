@@ -270,9 +270,9 @@ fn blocks<const B: usize, const E: usize, T: Block<B, E>>(raw: &[u8], out: &mut 
 #[inline(always)]
 pub(crate) fn decode(kind: TensorType, raw: &[u8], out: &mut [f32]) {
     match kind {
-        TensorType::F32 => blocks::<_, _, float::F32>(raw, out),
-        TensorType::F16 => blocks::<_, _, float::F16>(raw, out),
-        TensorType::BF16 => blocks::<_, _, float::Bf16>(raw, out),
+        TensorType::F32 => float::f32s(raw, out),
+        TensorType::F16 => float::f16s(raw, out),
+        TensorType::BF16 => float::bf16s(raw, out),
         TensorType::Q4_0 => blocks::<_, _, legacy::Q4_0>(raw, out),
         TensorType::Q4_1 => blocks::<_, _, legacy::Q4_1>(raw, out),
         TensorType::Q5_0 => blocks::<_, _, legacy::Q5_0>(raw, out),

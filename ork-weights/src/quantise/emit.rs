@@ -87,10 +87,10 @@ pub(super) struct Measure<'a> {
 
 /// Quantises rows whose channels are neighbours in the tile. Two at a time, because the bytes of
 /// two fill a cache line between them.
-pub(super) struct Emit<'a, 'r, 'p, Q, R, const BYTES: usize> {
+pub(super) struct Emit<'a, 'r, 'p, Q, R, const ROWS: usize, const BYTES: usize> {
     pub(super) run: std::marker::PhantomData<R>,
     pub(super) quantiser: &'a Q,
-    pub(super) rows: &'a mut [Row<'r>],
+    pub(super) rows: [Row<'r>; ROWS],
     /// Values that share a scale; a multiple of 32.
     pub(super) group: usize,
     /// First byte of the first row's runs in a block.
@@ -100,39 +100,52 @@ pub(super) struct Emit<'a, 'r, 'p, Q, R, const BYTES: usize> {
     pub(super) measure: Option<Measure<'a>>,
 }
 
-impl<Q: Quantiser, R: Run<BYTES>, const BYTES: usize> Kernel for Emit<'_, '_, '_, Q, R, BYTES> {
+impl<Q: Quantiser, R: Run<BYTES>, const ROWS: usize, const BYTES: usize> Kernel
+    for Emit<'_, '_, '_, Q, R, ROWS, BYTES>
+{
     /// Which row holds a value that is not finite.
     type Output = Result<(), usize>;
 
     #[inline(always)]
     fn run(mut self) -> Result<(), usize> {
-        let mut steps = [Step::default(); 2];
-        let per_group = self.group / 32;
+        // Without this the compiler keeps what only measuring needs alive in the loop.
+        match self.measure.take() {
+            None => self.emit(|_, _, _, _| ()),
+            Some(Measure { lanes, importance }) => self.emit(|k, values, levels, scale| {
+                let weights = importance.and_then(|weights| weights[k..].first_chunk());
+                lanes.add(values, weights, &levels.map(|level| f32::from(level) * scale));
+            }),
+        }
+    }
+}
+
+impl<Q: Quantiser, R: Run<BYTES>, const ROWS: usize, const BYTES: usize>
+    Emit<'_, '_, '_, Q, R, ROWS, BYTES>
+{
+    /// `see` is told k, values, levels and scale of every run.
+    #[inline(always)]
+    fn emit(self, mut see: impl FnMut(usize, &[f32; 32], [i8; 32], f32)) -> Result<(), usize> {
+        let Emit { quantiser, mut rows, group, at, parts, .. } = self;
+        let mut runs = rows.each_ref().map(|row| row.values.as_chunks::<32>().0.iter());
+        let mut steps = [Step::default(); ROWS];
         let (mut k, mut left) = (0, 0);
-        for part in self.parts {
+        for part in parts {
             for block in part.as_chunks_mut::<BLOCK>().0 {
                 if left == 0 {
-                    left = per_group;
-                    for (i, (row, step)) in self.rows.iter_mut().zip(&mut steps).enumerate() {
-                        let values = &row.values[k..k + self.group];
-                        let scale = self.quantiser.scale(values).ok_or(i)?;
-                        row.scales[k / self.group] = scale;
-                        *step = Step::new(scale);
+                    left = group / 32;
+                    for (i, row) in rows.iter_mut().enumerate() {
+                        let scale = quantiser.scale(&row.values[k..k + group]).ok_or(i)?;
+                        row.scales[k / group] = scale;
+                        steps[i] = Step::new(scale);
                     }
                 }
                 left -= 1;
-                let mut at = self.at;
-                for (row, step) in self.rows.iter_mut().zip(&steps) {
-                    let Some(values) = row.values[k..].first_chunk() else { return Ok(()) };
-                    let codes = self.quantiser.codes(values, *step, &mut row.random);
-                    let run = R::pack(&codes, |code| self.quantiser.level(code));
-                    block[at..at + BYTES].copy_from_slice(&run);
-                    at += BYTES;
-                    if let Some(measure) = &mut self.measure {
-                        let actual = codes.map(|c| f32::from(self.quantiser.level(c)) * step.scale);
-                        let weights = measure.importance.and_then(|w| w[k..].first_chunk());
-                        measure.lanes.add(values, weights, &actual);
-                    }
+                for i in 0..ROWS {
+                    let Some(values) = runs[i].next() else { return Ok(()) };
+                    let codes = quantiser.codes(values, steps[i], &mut rows[i].random);
+                    let run = R::pack(&codes, |code| quantiser.level(code));
+                    block[at + i * BYTES..at + (i + 1) * BYTES].copy_from_slice(&run);
+                    see(k, values, codes.map(|code| quantiser.level(code)), steps[i].scale);
                 }
                 k += 32;
             }

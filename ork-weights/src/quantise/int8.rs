@@ -24,22 +24,27 @@ impl Quantiser for Int8 {
     /// quotient is at most 127 after rounding.
     #[inline(always)]
     fn codes(&self, values: &[f32; 32], step: Step, _: &mut Stream) -> [i8; 32] {
-        let mut codes = [0; 32];
-        let mut near_tie = 0u32;
+        let mut rounded = [0; 32];
+        let mut near_tie = [0; 32];
         for i in 0..32 {
             let quotient = values[i] * step.inverse;
-            let rounded = quotient + ROUNDER;
-            codes[i] = rounded.to_bits() as i8;
-            let distance = (rounded - ROUNDER) - quotient;
-            near_tie |= u32::from(distance.abs() > NEAR_TIE);
+            let sum = quotient + ROUNDER;
+            let distance = (sum - ROUNDER) - quotient;
+            rounded[i] = sum.to_bits();
+            near_tie[i] = u32::from(distance.abs().to_bits() > NEAR_TIE.to_bits());
         }
-        if near_tie != 0 {
-            for i in 0..32 {
-                codes[i] = (values[i] / step.scale + ROUNDER).to_bits() as i8;
-            }
+        match near_tie.iter().fold(0, |any, one| any | one) {
+            0 => rounded.map(|bits| bits as i8),
+            _ => divided(values, step.scale),
         }
-        codes
     }
+}
+
+/// The codes by division.
+#[cold]
+#[inline(never)]
+fn divided(values: &[f32; 32], scale: f32) -> [i8; 32] {
+    values.map(|value| (value / scale + ROUNDER).to_bits() as i8)
 }
 
 #[cfg(test)]

@@ -117,7 +117,7 @@ fn nibbles<Q: Quantiser>(
             let emitted = dispatch(Emit {
                 run: PhantomData::<Nibbles>,
                 quantiser,
-                rows: &mut [Row::new(values, scales, seed, rows.channel(index))],
+                rows: [Row::new(values, scales, seed, rows.channel(index))],
                 group: k,
                 at: 0,
                 parts: &mut [blocks],
@@ -209,7 +209,7 @@ impl Job<'_> {
                     let emitted = dispatch(Emit {
                         run: PhantomData::<R>,
                         quantiser,
-                        rows: &mut [
+                        rows: [
                             Row::new(first, scales0, seed, channel),
                             Row::new(second, scales1, seed, channel + 1),
                         ],
