@@ -21,10 +21,21 @@ pub enum Host {}
 #[derive(Clone, Copy, Debug)]
 pub enum Device {}
 
-/// The two states.
+/// State of memory that another driver made and the NPU may touch; see
+/// [`Domain::import`](crate::Domain::import).
+#[derive(Clone, Copy, Debug)]
+pub enum Imported {}
+
+/// The states of a [`Buffer`].
 pub trait State: sealed::Sealed {}
 impl State for Host {}
 impl State for Device {}
+impl State for Imported {}
+
+/// The states in which the NPU may touch a buffer.
+pub trait Resident: State {}
+impl Resident for Device {}
+impl Resident for Imported {}
 
 mod sealed {
     pub trait Sealed {
@@ -37,6 +48,10 @@ mod sealed {
 
     impl Sealed for super::Device {
         const NAME: &'static str = "Device";
+    }
+
+    impl Sealed for super::Imported {
+        const NAME: &'static str = "Imported";
     }
 }
 
@@ -172,12 +187,14 @@ impl Buffer<Host> {
     }
 }
 
-impl Buffer<Device> {
+impl<S: Resident> Buffer<S> {
     /// First address at which the NPU sees it, in its domain; a multiple of 4096.
     pub fn iova(&self) -> u64 {
         self.home.memory().iova() + self.home.offset()
     }
+}
 
+impl Buffer<Device> {
     /// Takes it back from the NPU to read it: invalidates the CPU's caches over all of it.
     ///
     /// # Errors
@@ -241,13 +258,19 @@ impl Memory {
         let kernel = device.kernel();
         let create = domain.create_args(size, request);
         let object = kernel.create(&create).map_err(|errno| domain.create_error(size, errno))?;
-        domain.mapped(object.iova(), object.size());
-        let parts = Parts { object: Arc::new(object), span: None };
-        let mut memory = Memory { parts: Some(parts), domain: domain.clone(), fresh: true };
+        let mut memory = Memory::adopt(domain, object);
         if request.map {
             memory.map()?;
         }
         Ok(memory)
+    }
+
+    /// Takes an object over that is in this domain.
+    pub(crate) fn adopt(domain: &Domain, object: Object) -> Memory {
+        let object = Arc::new(object);
+        domain.mapped(&object);
+        let parts = Parts { object, span: None };
+        Memory { parts: Some(parts), domain: domain.clone(), fresh: true }
     }
 
     fn map(&mut self) -> Result<()> {

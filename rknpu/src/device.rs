@@ -14,10 +14,11 @@ use rknpu_sys::regs::CORES;
 use crate::buffer::Doomed;
 use crate::capabilities::{Capabilities, Domains};
 use crate::core::{Core, Cores};
-use crate::domain::Domain;
+use crate::domain::{Domain, WeakDomain};
 use crate::error::{Call, Error, Result};
 use crate::health::{Health, Record, Recovery};
 use crate::kernel::Kernel;
+use crate::limits;
 use crate::lock::DeviceLock;
 use crate::open::{self, OpenOptions};
 use crate::scheduler::{Entry, Inside, Mode, Scheduler, Stay, Want};
@@ -56,10 +57,23 @@ struct Inner {
     _lock: Option<DeviceLock>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Leases {
     domains: u32,
     cores: u32,
+    /// By index, for the clean-up before a sudden end.
+    leased: [WeakDomain; limits::DOMAINS as usize],
+}
+
+impl Leases {
+    fn lease(&mut self, device: &Device, index: u32) -> Domain {
+        self.domains |= 1 << index;
+        let domain = Domain::lease(device.clone(), index);
+        if let Some(place) = self.leased.get_mut(index as usize) {
+            *place = domain.downgrade();
+        }
+        domain
+    }
 }
 
 /// Counters of a device.
@@ -202,8 +216,7 @@ impl Device {
         if leases.domains & 1 << index != 0 {
             return Err(Error::DomainLeased { index });
         }
-        leases.domains |= 1 << index;
-        Ok(Domain::lease(self.clone(), index))
+        Ok(leases.lease(self, index))
     }
 
     /// Leases the free domain with the lowest index.
@@ -217,8 +230,7 @@ impl Device {
         if index >= domains {
             return Err(Error::DomainsExhausted { domains });
         }
-        leases.domains |= 1 << index;
-        Ok(Domain::lease(self.clone(), index))
+        Ok(leases.lease(self, index))
     }
 
     /// Leases a core.
@@ -393,6 +405,32 @@ impl Device {
         self.0.resets.fetch_add(1, Ordering::Release);
         self.0.scheduler.prepared(None);
         recovery
+    }
+
+    /// Gives every live buffer's handle back, domain by domain, when nothing runs any more. For a process
+    /// that is about to end: nothing works with the device afterwards.
+    pub(crate) fn shut_down(&self) {
+        self.0.scheduler.close();
+        if self.0.record.is_wedged() {
+            return;
+        }
+        let leased = self.leases().leased.clone();
+        for (domain, lease) in leased.iter().enumerate() {
+            for object in lease.objects() {
+                if let Err(errno) = self.0.kernel.abandon(&object) {
+                    self.0.record.incident(Call::Destroy, domain as u32, object.size(), errno);
+                }
+            }
+        }
+    }
+
+    /// Makes domain 0 live, which the caller has entered: what is imported is mapped in the live one.
+    pub(crate) fn make_domain_0_live(&self) -> Result<()> {
+        if self.capabilities().domains != Domains::Real {
+            return Ok(());
+        }
+        let failed = |errno| Error::Driver { call: Call::Action, domain: 0, bytes: 0, errno };
+        self.0.kernel.action(action::SET_IOMMU_DOMAIN_ID, 0).map(drop).map_err(failed)
     }
 
     fn reset(&self) -> Recovery {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rknpu_sys::flags::MemFlags;
 use rustix::io::Errno;
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use crate::buffer::{Buffer, Host, Memory};
 use crate::device::{Device, Entered};
 use crate::error::{Call, Error, Result};
-use crate::kernel::Create;
+use crate::kernel::{Create, Object};
 use crate::limits;
 
 /// Bytes of a page, the granule of every size here.
@@ -44,10 +44,17 @@ struct Lease {
 /// What this process has mapped in a domain.
 #[derive(Debug, Default)]
 struct Books {
-    /// First address and size of every live buffer.
-    live: BTreeMap<u64, u64>,
+    /// Every live buffer by its first address.
+    live: BTreeMap<u64, Live>,
     used: u64,
     peak: u64,
+}
+
+/// A live buffer.
+#[derive(Debug)]
+struct Live {
+    size: u64,
+    object: Weak<Object>,
 }
 
 /// A domain's account.
@@ -95,6 +102,10 @@ impl Request {
 impl Domain {
     pub(crate) fn lease(device: Device, index: u32) -> Domain {
         Domain(Arc::new(Lease { device, index, books: Mutex::default() }))
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakDomain {
+        WeakDomain(Arc::downgrade(&self.0))
     }
 
     /// Index, from 0.
@@ -211,18 +222,33 @@ impl Domain {
         }
     }
 
-    pub(crate) fn mapped(&self, iova: u64, size: u64) {
+    pub(crate) fn mapped(&self, object: &Arc<Object>) {
+        let (size, weak) = (object.size(), Arc::downgrade(object));
         let mut books = self.books();
-        books.live.insert(iova, size);
+        books.live.insert(object.iova(), Live { size, object: weak });
         books.used += size;
         books.peak = books.peak.max(books.used);
     }
 
     pub(crate) fn unmapped(&self, iova: u64) {
         let mut books = self.books();
-        if let Some(size) = books.live.remove(&iova) {
-            books.used -= size;
+        if let Some(live) = books.live.remove(&iova) {
+            books.used -= live.size;
         }
+    }
+}
+
+/// A domain's lease, for the device to look at while it lasts.
+#[derive(Clone, Default)]
+pub(crate) struct WeakDomain(Weak<Lease>);
+
+impl WeakDomain {
+    /// The domain's live objects.
+    pub(crate) fn objects(&self) -> Vec<Arc<Object>> {
+        let Some(lease) = self.0.upgrade() else { return Vec::new() };
+        let domain = Domain(lease);
+        let books = domain.books();
+        books.live.values().filter_map(|live| live.object.upgrade()).collect()
     }
 }
 
@@ -239,9 +265,9 @@ impl Books {
     /// Longest run of addresses between live buffers, from the second page up to 4 GiB.
     fn largest_free(&self) -> u64 {
         let (mut at, mut largest) = (PAGE, 0);
-        for (&iova, &size) in &self.live {
+        for (&iova, live) in &self.live {
             largest = largest.max(iova.saturating_sub(at));
-            at = at.max(iova.saturating_add(size));
+            at = at.max(iova.saturating_add(live.size));
         }
         largest.max((1u64 << 32).saturating_sub(at))
     }
@@ -281,13 +307,14 @@ mod tests {
     #[test]
     fn the_largest_gap_is_between_buffers_or_below_them() {
         let mut books = Books::default();
+        let live = |size| Live { size, object: Weak::new() };
         assert_eq!(books.largest_free(), limits::WINDOW);
-        books.live.insert(0xffff_f000, 0x1000);
+        books.live.insert(0xffff_f000, live(0x1000));
         assert_eq!(books.largest_free(), limits::WINDOW - 0x1000);
-        books.live.insert(0x1000, 0x1000);
-        books.live.insert(0x8000_0000, 0x4000_0000);
+        books.live.insert(0x1000, live(0x1000));
+        books.live.insert(0x8000_0000, live(0x4000_0000));
         assert_eq!(books.largest_free(), 0x8000_0000 - 0x2000);
-        books.live.insert(0x2000, 0x7fff_e000);
+        books.live.insert(0x2000, live(0x7fff_e000));
         assert_eq!(books.largest_free(), 0x3fff_f000);
     }
 }

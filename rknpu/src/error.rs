@@ -290,6 +290,15 @@ pub enum Error {
         /// The job's.
         want: u32,
     },
+    /// Foreign memory for another domain than 0.
+    #[error(
+        "memory of another driver cannot be imported into domain {domain}: the driver frees it in \
+         domain 0, whatever domain it was mapped in; import it there, or copy it"
+    )]
+    ImportDomain {
+        /// Domain asked for.
+        domain: u32,
+    },
     /// A register program that must not reach the NPU.
     #[error("the register program was refused")]
     Program(#[from] ProgramError),

@@ -13,6 +13,7 @@ mod device;
 mod domain;
 mod error;
 mod health;
+mod import;
 mod job;
 pub mod kernel;
 pub mod limits;
@@ -24,6 +25,7 @@ pub mod probe;
 pub mod program;
 pub mod reference;
 mod scheduler;
+mod signal;
 mod worker;
 
 pub use crate::core::{Core, Cores};
@@ -34,6 +36,7 @@ pub use device::{Device, DeviceStats};
 pub use domain::{Active, Domain, DomainStats};
 pub use error::{Call, Error, NodeAnswer, Result};
 pub use health::{Health, Incident, PostMortem, Recovery};
+pub use import::DmaBuf;
 pub use job::{Job, Rejected, Running};
 pub use lock::LockPolicy;
 pub use matmul::{Element, Fp16, Int4, Int8, JobStats, Matmul, MatmulLimits, WeightRef};
@@ -41,3 +44,4 @@ pub use open::OpenOptions;
 #[cfg(feature = "sim")]
 pub use rknpu_sim as sim;
 pub use rknpu_sys::layout::{Layout, LayoutError, Precision};
+pub use signal::{SignalCleanup, clean_up_on_signals};

@@ -102,6 +102,10 @@ impl<C: Calls> Kernel for C {
         call(self, request).1.map_err(|errno| (object, errno))
     }
 
+    fn abandon(&self, object: &Object) -> Result<(), Errno> {
+        call(self, uapi::MemDestroy { handle: object.handle(), ..Default::default() }).1
+    }
+
     fn submit(&self, submission: &Submission<'_>) -> (Completion, Result<(), Errno>) {
         if !submission.is_sound() {
             return (Completion::default(), Err(Errno::INVAL));

@@ -2,13 +2,14 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rknpu_sys::drm;
 use rknpu_sys::ioctl::{self, Prime, Request};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -49,6 +50,48 @@ pub(crate) fn driver_name(fd: impl AsFd) -> Result<String, Errno> {
     Ok(String::from_utf8_lossy(&name[..len]).into_owned())
 }
 
+/// Maps a file's bytes, shared, to read and write.
+fn map_shared(
+    fd: impl AsFd,
+    offset: u64,
+    len: usize,
+    unmapper: Arc<Munmap>,
+) -> Result<Mapping, Errno> {
+    let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+    // SAFETY: a new mapping at an address of the kernel's choice touches no existing one.
+    let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, flags, fd, offset)? };
+    let start = NonNull::new(start.cast::<u8>()).ok_or(Errno::NOMEM)?;
+    // SAFETY: `len` bytes have just been mapped there, referred to by nothing else; the mapping itself
+    // keeps the kernel's object alive until it is unmapped.
+    Ok(unsafe { Mapping::from_raw(start, len, unmapper) })
+}
+
+/// A new dma-buf of `len` bytes from an open dma-heap.
+pub(crate) fn allocate_dma_buf(heap: impl AsFd, len: u64) -> Result<OwnedFd, Errno> {
+    let fd_flags = (OFlags::RDWR | OFlags::CLOEXEC).bits();
+    let mut request = drm::DmaHeapAllocation { len, fd_flags, ..Default::default() };
+    // SAFETY: the struct is the one that the word takes and holds no addresses.
+    unsafe { ioctl::call(heap, &mut request)? };
+    let fd = i32::try_from(request.fd).map_err(|_| Errno::BADF)?;
+    // SAFETY: the call succeeded, so this is a new descriptor that nothing else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Maps a dma-buf from its start; from elsewhere, some drivers map its start all the same.
+pub(crate) fn map_dma_buf(fd: impl AsFd, len: usize) -> Result<Mapping, Errno> {
+    map_shared(fd, 0, len, Arc::new(Munmap))
+}
+
+/// `DMA_BUF_IOCTL_SYNC`. Memory that is no dma-buf needs none, and whoever imports it says so.
+pub(crate) fn sync_dma_buf(fd: impl AsFd, flags: u64) -> Result<(), Errno> {
+    let mut request = drm::DmaBufSync { flags };
+    // SAFETY: the struct is the one that the word takes and holds no addresses.
+    match unsafe { ioctl::call(fd, &mut request) } {
+        Err(Errno::NOTTY) => Ok(()),
+        result => result,
+    }
+}
+
 #[derive(Debug)]
 struct Munmap;
 
@@ -71,21 +114,7 @@ impl Calls for Linux {
     }
 
     fn map(&self, offset: u64, len: usize) -> Result<Mapping, Errno> {
-        // SAFETY: a new mapping at an address of the kernel's choice touches no existing one.
-        let start = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                &self.fd,
-                offset,
-            )?
-        };
-        let start = NonNull::new(start.cast::<u8>()).ok_or(Errno::NOMEM)?;
-        // SAFETY: `len` bytes have just been mapped there, referred to by nothing else; the mapping
-        // itself keeps the kernel's object alive until it is unmapped.
-        Ok(unsafe { Mapping::from_raw(start, len, self.unmapper.clone()) })
+        map_shared(&self.fd, offset, len, self.unmapper.clone())
     }
 
     fn import(&self, dma_buf: BorrowedFd<'_>) -> Result<u32, Errno> {

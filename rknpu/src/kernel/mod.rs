@@ -15,7 +15,7 @@ use rknpu_sys::uapi::Task;
 use rustix::io::Errno;
 
 pub use crate::mapping::{Mapping, Object, Unmap};
-pub(crate) use linux::{Linux, driver_name};
+pub(crate) use linux::{Linux, allocate_dma_buf, driver_name, map_dma_buf, sync_dma_buf};
 #[cfg(feature = "sim")]
 pub(crate) use sim::Simulated;
 #[cfg(feature = "sim")]
@@ -139,6 +139,13 @@ pub trait Kernel: Send + Sync + fmt::Debug {
     /// # Errors
     /// The object back: the driver still has it.
     fn destroy(&self, object: Object) -> Result<(), (Object, Errno)>;
+
+    /// `MEM_DESTROY` of an object that is still in use, by a process that is about to end: memory and
+    /// addresses go with the last mapping. No other call may name the object afterwards.
+    ///
+    /// # Errors
+    /// As [`Kernel::destroy`].
+    fn abandon(&self, object: &Object) -> Result<(), Errno>;
 
     /// `SUBMIT`, blocking.
     ///

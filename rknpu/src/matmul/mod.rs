@@ -13,7 +13,7 @@ use rknpu_sys::regs::ATOM_BYTES;
 
 pub use element::{Element, Fp16, Int4, Int8};
 
-use crate::buffer::{self, Buffer};
+use crate::buffer::{Buffer, Resident};
 use crate::core::Cores;
 use crate::domain::Domain;
 use crate::error::{Error, Result};
@@ -40,7 +40,7 @@ pub(crate) use scratch::{JobFailure, task_entry};
 ///
 /// A buffer that the CPU may write is none:
 ///
-/// ```compile_fail,E0308
+/// ```compile_fail,E0277
 /// use rknpu::{Layout, Precision, WeightRef};
 ///
 /// let device = rknpu::Device::simulated(Default::default())?;
@@ -51,8 +51,8 @@ pub(crate) use scratch::{JobFailure, task_entry};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct WeightRef<'a> {
-    buffer: &'a Buffer<buffer::Device>,
-    offset: u64,
+    domain: &'a Domain,
+    iova: u64,
     layout: Layout,
 }
 
@@ -62,7 +62,7 @@ impl<'a> WeightRef<'a> {
     /// # Errors
     /// [`Error::Range`] when it does not lie in the buffer, or its start is no multiple of 16.
     pub fn new(
-        buffer: &'a Buffer<buffer::Device>,
+        buffer: &'a Buffer<impl Resident>,
         offset: u64,
         layout: Layout,
     ) -> Result<WeightRef<'a>> {
@@ -71,7 +71,7 @@ impl<'a> WeightRef<'a> {
         if !aligned || offset.checked_add(len).is_none_or(|end| end > size) {
             return Err(Error::Range { offset, len, size });
         }
-        Ok(WeightRef { buffer, offset, layout })
+        Ok(WeightRef { domain: buffer.domain(), iova: buffer.iova() + offset, layout })
     }
 
     /// How it lies there.
@@ -81,12 +81,12 @@ impl<'a> WeightRef<'a> {
 
     /// First address at which the NPU sees it.
     pub fn iova(&self) -> u64 {
-        self.buffer.iova() + self.offset
+        self.iova
     }
 
-    /// The buffer.
-    pub fn buffer(&self) -> &'a Buffer<buffer::Device> {
-        self.buffer
+    /// The domain it is in.
+    pub fn domain(&self) -> &'a Domain {
+        self.domain
     }
 }
 
@@ -273,8 +273,8 @@ impl<E: Element> Matmul<E> {
         if layout.precision() != E::PRECISION {
             return Err(Error::Precision { weights: layout.precision(), matmul: E::PRECISION });
         }
-        if !weight.buffer.domain().is(&self.domain) {
-            let (got, want) = (weight.buffer.domain().index(), self.domain.index());
+        if !weight.domain.is(&self.domain) {
+            let (got, want) = (weight.domain.index(), self.domain.index());
             return Err(Error::ForeignDomain { what: "the weight", got, want });
         }
         for (what, value, limit) in [("K", k, self.max.k), ("N", n, self.max.n)] {

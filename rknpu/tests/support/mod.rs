@@ -50,6 +50,10 @@ impl Kernel for NoOp {
         self.0.destroy(object)
     }
 
+    fn abandon(&self, object: &Object) -> Result<(), Errno> {
+        self.0.abandon(object)
+    }
+
     fn submit(&self, submission: &Submission<'_>) -> (Completion, Result<(), Errno>) {
         let busy = Duration::from_micros(1);
         (Completion { tasks_done: submission.count, busy }, Ok(()))
