@@ -1,9 +1,9 @@
 //! A domain's page table, and the bus through which an engine sees memory.
 
 use crate::engine::{Bus, BusFault, Engine, Run, Start};
-use crate::memory::Backing;
+use crate::memory::{Backing, Pins};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// What is mapped at an address.
 #[derive(Clone, Debug)]
@@ -65,11 +65,10 @@ impl SpaceMap {
 
     /// Runs an engine on a core's work in this domain, and says which buffers it touched.
     pub(crate) fn run(&self, engine: &dyn Engine, start: &Start) -> (Run, Vec<Arc<Backing>>) {
-        let bus = JobBus { map: self, used: Mutex::default() };
+        let bus = JobBus { map: self, pins: Pins::default(), findings: Mutex::default() };
         let mut run = engine.run(start, &bus);
-        let used = bus.used.into_inner().unwrap_or_else(PoisonError::into_inner);
-        run.findings.extend(used.findings);
-        (run, used.pins)
+        run.findings.extend(bus.findings.into_inner().unwrap_or_else(PoisonError::into_inner));
+        (run, bus.pins.into_buffers())
     }
 
     /// The buffer that holds a range, and where; or how much of it is mapped.
@@ -85,25 +84,12 @@ impl SpaceMap {
     }
 }
 
-/// What a job has touched: kept alive until it ends, as far as its slices are concerned.
-#[derive(Debug, Default)]
-struct Used {
-    pins: Vec<Arc<Backing>>,
-    findings: Vec<String>,
-}
-
-impl Used {
-    fn pin(&mut self, backing: Arc<Backing>) {
-        if !self.pins.iter().any(|pin| Arc::ptr_eq(pin, &backing)) {
-            self.pins.push(backing);
-        }
-    }
-}
-
 #[derive(Debug)]
 struct JobBus<'m> {
     map: &'m SpaceMap,
-    used: Mutex<Used>,
+    /// What the job has touched.
+    pins: Pins,
+    findings: Mutex<Vec<String>>,
 }
 
 impl JobBus<'_> {
@@ -111,8 +97,12 @@ impl JobBus<'_> {
         self.map.find(iova, len).map_err(|mapped| BusFault { iova, len, write, mapped })
     }
 
-    fn used(&self) -> MutexGuard<'_, Used> {
-        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    fn stale(&self, iova: u64, len: usize, line: u64) {
+        let finding = format!(
+            "missing sync: the device read {len} bytes at IOVA {iova:#x} while bytes written by the CPU \
+             at {line:#x} were still in its cache; MEM_SYNC TO_DEVICE was forgotten"
+        );
+        self.findings.lock().unwrap_or_else(PoisonError::into_inner).push(finding);
     }
 }
 
@@ -121,26 +111,16 @@ impl Bus for JobBus<'_> {
         let (backing, at) = self.find(iova, len, false)?;
         // Fits usize: it lies in a buffer.
         let len = len as usize;
-        let stale = backing.stale(at, len);
-        let mut used = self.used();
-        if let Some(line) = stale {
-            used.findings.push(format!(
-                "missing sync: the device read {len} bytes at IOVA {iova:#x} while bytes written by \
-                 the CPU at {:#x} were still in its cache; MEM_SYNC TO_DEVICE was forgotten",
-                iova - at as u64 + line as u64
-            ));
+        if let Some(line) = backing.stale(at, len) {
+            self.stale(iova, len, iova - at as u64 + line as u64);
         }
-        let bytes: *const [u8] = backing.device(at, len);
-        used.pin(backing);
-        // SAFETY: the slice lies in a mapping owned by `backing`, of which `used.pins` holds a
-        // reference until the bus is dropped; pins are never removed before.
-        Ok(unsafe { &*bytes })
+        Ok(self.pins.device(backing, at, len))
     }
 
     fn write(&self, iova: u64, bytes: &[u8]) -> Result<(), BusFault> {
         let (backing, at) = self.find(iova, bytes.len() as u64, true)?;
         backing.device_write(at, bytes);
-        self.used().pin(backing);
+        self.pins.pin(backing);
         Ok(())
     }
 }

@@ -211,11 +211,16 @@ pub struct Config {
     pub clock: Clock,
     /// What a hazard does.
     pub on_hazard: OnHazard,
+    /// Freed kernel objects are filled with 0x6b (`slub_debug`).
+    pub slab_poison: bool,
     /// The kernel's timer frequency: FENCE_IN takes its timeout in ticks of it.
     pub hz: u32,
     /// Nanoseconds that the reset lines take. With 0 the flag of a reset is cleared before any
     /// waiter has seen it, so that waiters sleep on to their own timeout; both happen on boards.
     pub reset_lines_ns: u64,
+    /// A seed for what real machines do in an order of their own: which of several waiters goes on
+    /// first, and by how much of a timer tick a timeout is late. `None`: first come first, on time.
+    pub noise: Option<u64>,
     /// Hardware figures.
     pub hardware: Hardware,
     /// What executes jobs: the NPU model by default.
@@ -238,8 +243,10 @@ impl Default for Config {
             addresses: Addresses::default(),
             clock: Clock::default(),
             on_hazard: OnHazard::default(),
+            slab_poison: false,
             hz: 300,
             reset_lines_ns: 50_000,
+            noise: None,
             hardware: Hardware::default(),
             engine: Arc::new(Npu::default()),
         }

@@ -28,7 +28,7 @@ pub(crate) struct Table {
     domains: [Option<Domain>; DOMAINS],
     /// False for stub builds and drivers that know no domains.
     real: bool,
-    iommu: bool,
+    pub(crate) iommu: bool,
     alignment: crate::config::Alignment,
     /// The live domain.
     pub(crate) current: i32,

@@ -42,12 +42,19 @@ impl Handles {
         self.objects.get(slot).copied().flatten()
     }
 
-    pub(crate) fn remove(&mut self, handle: u32) -> Option<u64> {
+    /// Takes a handle's object away. Its number stays taken until [`Handles::retire`].
+    pub(crate) fn take(&mut self, handle: u32) -> Option<u64> {
         let slot = (handle as usize).checked_sub(1)?;
         let object = self.objects.get_mut(slot)?.take()?;
-        self.free.push(Reverse(slot));
         self.len -= 1;
         Some(object)
+    }
+
+    /// Lets the number of a handle that was taken away be used again.
+    pub(crate) fn retire(&mut self, handle: u32) {
+        if let Some(slot) = (handle as usize).checked_sub(1) {
+            self.free.push(Reverse(slot));
+        }
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -56,6 +56,9 @@ pub(crate) struct Core {
     /// The job that the driver thinks is running.
     pub(crate) slot: Option<usize>,
     pub(crate) queue: VecDeque<usize>,
+    /// A place that was used again while it was still linked: a list that links to itself, from
+    /// which it cannot be taken.
+    pub(crate) stuck: Option<usize>,
     /// Tasks of jobs queued and running; some failures forget to subtract theirs.
     pub(crate) tasks: i64,
     pub(crate) hardware: Hardware,
@@ -128,9 +131,13 @@ pub(crate) struct Jobs {
 }
 
 impl Jobs {
-    pub(crate) fn add(&mut self, job: Job) -> usize {
+    /// Puts a job into the place that was freed last, or, with `noise`, into any free one.
+    pub(crate) fn add(&mut self, job: Job, noise: impl FnOnce(u64) -> u64) -> usize {
         self.submitted += 1;
-        match self.free.pop() {
+        let last = self.free.len().saturating_sub(1);
+        let back = usize::try_from(noise(self.free.len() as u64)).unwrap_or(0).min(last);
+        let free = if self.free.is_empty() { None } else { Some(self.free.remove(last - back)) };
+        match free {
             Some(place) => {
                 self.places[place] = job;
                 place
@@ -167,9 +174,11 @@ impl State {
             if job.uses(core) {
                 let (_, number) = job.range(core);
                 let core = &mut self.cores[core];
-                // Memory used again while still linked is linked once.
-                core.queue.retain(|&linked| linked != place);
-                core.queue.push_back(place);
+                if core.queue.contains(&place) {
+                    core.stuck = Some(place);
+                } else {
+                    core.queue.push_back(place);
+                }
                 core.tasks += i64::from(number);
             }
         }
@@ -180,7 +189,10 @@ impl State {
         if self.resetting || self.cores[core].slot.is_some() {
             return;
         }
-        let Some(place) = self.cores[core].queue.pop_front() else { return };
+        let Some(&place) = self.cores[core].queue.front() else { return };
+        if self.cores[core].stuck != Some(place) {
+            self.cores[core].queue.pop_front();
+        }
         let now = self.time.now();
         self.cores[core].slot = Some(place);
         self.cores[core].load.begin(now);

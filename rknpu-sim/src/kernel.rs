@@ -47,6 +47,8 @@ pub(crate) enum Channel {
     Domain,
     /// A fence.
     Fence,
+    /// A step of a recording.
+    Step,
     /// Only its deadline.
     Sleep,
 }
@@ -82,6 +84,21 @@ struct Waiter {
     woken: Option<bool>,
 }
 
+/// Noise: what real machines do in an order of their own.
+#[derive(Debug)]
+struct Noise(u64);
+
+impl Noise {
+    /// Below `limit`.
+    fn below(&mut self, limit: u64) -> u64 {
+        // xorshift64; the seed is never 0.
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        if limit == 0 { 0 } else { (self.0 >> 11) % limit }
+    }
+}
+
 /// Time, and who waits for what.
 #[derive(Debug)]
 pub(crate) struct Time {
@@ -90,6 +107,11 @@ pub(crate) struct Time {
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     pub(crate) pending: VecDeque<Pending>,
     waiters: Vec<Waiter>,
+    /// Waiters woken, in the order in which they go on.
+    ready: VecDeque<u64>,
+    /// Somebody's turn has come who has not been told.
+    untold: bool,
+    noise: Option<Noise>,
     /// Threads that are inside (or are actors) and do not wait.
     active: usize,
     /// Engines running.
@@ -102,8 +124,11 @@ pub(crate) struct Time {
 }
 
 impl Time {
-    pub(crate) fn new() -> Time {
+    pub(crate) fn new(noise: Option<u64>) -> Time {
         Time {
+            ready: VecDeque::new(),
+            untold: false,
+            noise: noise.map(|seed| Noise(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)),
             now: 0,
             serial: 0,
             events: BinaryHeap::new(),
@@ -131,28 +156,54 @@ impl Time {
 
     /// Wakes everybody who waits on a channel.
     pub(crate) fn wake(&mut self, channel: Channel) {
-        let mut woken = 0;
-        for waiter in &mut self.waiters {
-            if waiter.channel == channel && waiter.woken.is_none() {
-                waiter.woken = Some(true);
-                woken += 1;
+        for at in 0..self.waiters.len() {
+            if self.waiters[at].channel == channel && self.waiters[at].woken.is_none() {
+                self.make_ready(at, true);
             }
         }
-        self.active += woken;
+    }
+
+    fn make_ready(&mut self, at: usize, signalled: bool) {
+        self.waiters[at].woken = Some(signalled);
+        self.active += 1;
+        let len = self.ready.len() as u64;
+        let place = self.noise.as_mut().map_or(len, |noise| noise.below(len + 1));
+        self.ready.insert(place as usize, self.waiters[at].id);
+        self.untold = true;
+    }
+
+    /// A random time below `limit`; 0 on a machine without noise.
+    pub(crate) fn noise(&mut self, limit: u64) -> u64 {
+        self.noise.as_mut().map_or(0, |noise| noise.below(limit))
     }
 
     fn next_event(&self) -> Option<u64> {
         self.events.peek().map(|Reverse((when, ..))| *when)
     }
 
-    fn next_deadline(&self) -> Option<(u64, usize)> {
-        let waiting = self.waiters.iter().enumerate().filter(|(_, w)| w.woken.is_none());
-        waiting.filter_map(|(at, w)| w.deadline.map(|when| (when, at))).min()
+    fn next_deadline(&self) -> Option<u64> {
+        let waiting = self.waiters.iter().filter(|waiter| waiter.woken.is_none());
+        waiting.filter_map(|waiter| waiter.deadline).min()
     }
 
-    fn expire(&mut self, at: usize) {
-        self.waiters[at].woken = Some(false);
-        self.active += 1;
+    /// Wakes those whose deadline has come.
+    fn expire(&mut self, now: u64) {
+        for at in 0..self.waiters.len() {
+            let waiter = &self.waiters[at];
+            if waiter.woken.is_none() && waiter.deadline.is_some_and(|when| when <= now) {
+                self.make_ready(at, false);
+            }
+        }
+    }
+
+    /// Takes a waiter off, once it is its turn: whether its channel woke it.
+    fn turn(&mut self, id: u64) -> Option<bool> {
+        if self.ready.front() != Some(&id) {
+            return None;
+        }
+        self.ready.pop_front();
+        let at = self.waiters.iter().position(|waiter| waiter.id == id)?;
+        self.waiters.remove(at).woken
     }
 }
 
@@ -218,7 +269,7 @@ impl Kernel {
         let ready = match self.config.clock {
             Clock::Virtual => time.active == 0 && time.engines == 0 && time.pending.is_empty(),
             Clock::Real => {
-                let first = [event, deadline.map(|(when, _)| when)].into_iter().flatten().min();
+                let first = [event, deadline].into_iter().flatten().min();
                 first.is_some_and(|when| when <= time.now)
             }
         };
@@ -227,12 +278,12 @@ impl Kernel {
         }
         match (event, deadline) {
             // What the hardware does at an instant comes before what a thread does at it.
-            (Some(when), late) if late.is_none_or(|(late, _)| when <= late) => {
+            (Some(when), late) if late.is_none_or(|late| when <= late) => {
                 self.fire(state, when);
             }
-            (_, Some((when, at))) => {
+            (_, Some(when)) => {
                 state.time.now = state.time.now.max(when);
-                state.time.expire(at);
+                state.time.expire(when);
             }
             _ => return false,
         }
@@ -251,8 +302,10 @@ impl Kernel {
         }
     }
 
-    fn notify(&self, state: &State) {
-        if state.time.asleep > 0 {
+    /// Tells sleepers that something has changed for them.
+    fn notify(&self, state: &mut State) {
+        let untold = std::mem::take(&mut state.time.untold);
+        if untold && state.time.asleep > 0 {
             self.wake.notify_all();
         }
     }
@@ -269,7 +322,9 @@ impl Kernel {
         state.time.engines -= 1;
         state.touched(start.core, generation, touched);
         self.finish(&mut state, start, generation, began, run);
-        self.notify(&state);
+        // The clock may go on now: whoever sleeps must look.
+        state.time.untold = true;
+        self.notify(&mut state);
         state
     }
 
@@ -400,9 +455,10 @@ impl<'k> Call<'k> {
             kernel.need_worker(&mut state);
         }
         let signalled = loop {
-            let at = state.time.waiters.iter().position(|w| w.id == id && w.woken.is_some());
-            if let Some(at) = at {
-                break state.time.waiters.swap_remove(at).woken == Some(true);
+            if let Some(signalled) = state.time.turn(id) {
+                state.time.untold = !state.time.ready.is_empty();
+                kernel.notify(&mut state);
+                break signalled;
             }
             if let Some(job) = state.time.pending.pop_front() {
                 state = kernel.run(state, job);
@@ -411,6 +467,7 @@ impl<'k> Call<'k> {
             if kernel.advance(&mut state) {
                 continue;
             }
+            kernel.notify(&mut state);
             state.time.asleep += 1;
             state = match kernel.sleep_for(&state) {
                 Some(time) => {
@@ -431,6 +488,14 @@ impl<'k> Call<'k> {
         self.wait(Channel::Sleep, Some(until));
     }
 
+    /// On a machine with noise, lets others in: every other time for up to 40 ms.
+    pub(crate) fn dawdle(&mut self) {
+        let late = self.time.noise(80 * MS);
+        if late > 40 * MS {
+            self.sleep(late - 40 * MS);
+        }
+    }
+
     /// Gives up the lock for the length of `f`; time still stands still.
     pub(crate) fn unlocked<T>(&mut self, f: impl FnOnce() -> T) -> T {
         self.state = None;
@@ -447,8 +512,7 @@ impl Kernel {
             return None;
         }
         let time = &state.time;
-        let deadline = time.next_deadline().map(|(when, _)| when);
-        let next = [time.next_event(), deadline].into_iter().flatten().min();
+        let next = [time.next_event(), time.next_deadline()].into_iter().flatten().min();
         next.map(|when| Duration::from_nanos(when.saturating_sub(time.now)))
     }
 }

@@ -9,15 +9,17 @@
 //! * [`engine`] is the boundary to what executes jobs, [`npu`] the model that does by default.
 //! * [`report`] is what happened: calls, leaks, hazards, missing syncs.
 //! * [`fault`] makes the environment fail.
+//! * [`replay`] holds recordings of the real driver against the model.
 //!
-//! Unsafe code is in three files: `memory` (mappings), `bus` (slices that engines read) and `user`
-//! (the program's memory).
+//! Unsafe code is in two files: `memory` (mappings, and slices of them) and `user` (the program's
+//! memory).
 
 pub mod config;
 pub mod engine;
 pub mod fault;
 pub mod iova;
 pub mod npu;
+pub mod replay;
 pub mod report;
 
 mod bus;

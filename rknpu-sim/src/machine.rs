@@ -5,12 +5,11 @@ use crate::config::Config;
 use crate::fault::Fault;
 use crate::fence::FenceInfo;
 use crate::files::Node;
-use crate::kernel::{Actor, Channel, Kernel};
+use crate::kernel::{Actor, Call, Channel, Kernel};
 use crate::memory::{Backing, UserMap};
 use crate::report::Report;
 use rustix::fd::{BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
-use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,7 +45,7 @@ impl Machine {
         Machine(Arc::new(Owned(Kernel::new(config))))
     }
 
-    fn kernel(&self) -> &Arc<Kernel> {
+    pub(crate) fn kernel(&self) -> &Arc<Kernel> {
         &self.0.0
     }
 
@@ -101,6 +100,21 @@ impl Machine {
     pub fn adopt_buffer(&self, file: BorrowedFd<'_>, len: usize) -> Result<(), Errno> {
         let backing = Arc::new(backing_of(file, len)?);
         self.kernel().enter().dma_bufs.add_foreign(backing).map(drop)
+    }
+
+    /// Maps a dma-buf that [`File::ioctl`] exported. The driver always maps from its first page,
+    /// whatever `offset` says.
+    ///
+    /// # Errors
+    /// EBADF when the descriptor is none of this machine's dma-bufs, EINVAL for a range past its end.
+    pub fn mmap_dma_buf(&self, fd: RawFd, offset: u64, len: usize) -> Result<Mapping, Errno> {
+        let mut call = self.kernel().enter();
+        let mapped = Mapped::of_dma_buf(&mut call, fd, offset, len)?;
+        drop(call);
+        let reservation = Reservation { machine: self.clone(), mapped };
+        let len = len.next_multiple_of(4096);
+        let map = UserMap::new(&reservation.mapped.backing, len)?;
+        Ok(Mapping { map, len, _reservation: reservation })
     }
 
     /// Tells the machine that the program has closed a descriptor that came from PRIME or FENCE_OUT,
@@ -194,19 +208,12 @@ impl File {
         &self.machine
     }
 
-    /// `ioctl(2)`: what the driver would return, having done what it would do.
-    ///
-    /// # Safety
-    /// `arg` points to as many bytes as `request` says, readable and writable; addresses that the
-    /// struct holds for the kernel to write texts to are writable for the lengths beside them.
-    ///
-    /// # Errors
-    /// The driver's errno. Where the kernel would have killed the process, EFAULT, with the hazard in
-    /// the report.
-    pub unsafe fn ioctl(&self, request: u32, arg: *mut c_void) -> Result<i32, Errno> {
-        let mut call = self.machine.kernel().enter();
-        // SAFETY: by the caller's promise.
-        unsafe { calls::ioctl(&mut call, self.id, request, arg) }
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
+    pub(crate) fn enter(&self) -> Call<'_> {
+        self.machine.kernel().enter()
     }
 
     /// Books a mapping of `len` bytes at an offset of MEM_MAP, without mapping anything: for those
@@ -278,6 +285,16 @@ impl Mapping {
     /// Bytes mapped.
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Reads from `at` on; what lies outside the mapping is left alone.
+    pub fn read(&self, at: usize, out: &mut [u8]) {
+        self.map.read(at, out);
+    }
+
+    /// Writes from `at` on; what lies outside the mapping is left alone.
+    pub fn write(&self, at: usize, bytes: &[u8]) {
+        self.map.write(at, bytes);
     }
 
     /// Whether nothing is mapped; never.

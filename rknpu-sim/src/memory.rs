@@ -12,7 +12,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A cache line.
 pub(crate) const LINE: usize = 64;
@@ -330,6 +330,33 @@ impl Split {
     }
 }
 
+/// Buffers kept alive for those who hold slices of them.
+#[derive(Debug, Default)]
+pub(crate) struct Pins(Mutex<Vec<Arc<Backing>>>);
+
+impl Pins {
+    /// Keeps a buffer alive as long as `self`.
+    pub(crate) fn pin(&self, backing: Arc<Backing>) {
+        let mut pins = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !pins.iter().any(|pin| Arc::ptr_eq(pin, &backing)) {
+            pins.push(backing);
+        }
+    }
+
+    /// The device's view of a range of a buffer, for as long as `self` lives.
+    pub(crate) fn device(&self, backing: Arc<Backing>, at: usize, len: usize) -> &[u8] {
+        let bytes: *const [u8] = backing.device(at, len);
+        self.pin(backing);
+        // SAFETY: the slice lies in a mapping owned by the buffer, of which `self` holds a reference
+        // until it is dropped; none is removed before.
+        unsafe { &*bytes }
+    }
+
+    pub(crate) fn into_buffers(self) -> Vec<Arc<Backing>> {
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// A program's own mapping of a buffer.
 #[derive(Debug)]
 pub(crate) struct UserMap(Map);
@@ -342,5 +369,21 @@ impl UserMap {
 
     pub(crate) fn base(&self) -> *mut u8 {
         self.0.base.as_ptr()
+    }
+
+    /// Reads as much as lies in the mapping.
+    pub(crate) fn read(&self, at: usize, out: &mut [u8]) {
+        let len = self.0.len.saturating_sub(at).min(out.len());
+        if len > 0 {
+            self.0.copy_out(at, &mut out[..len]);
+        }
+    }
+
+    /// Writes as much as lies in the mapping.
+    pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
+        let len = self.0.len.saturating_sub(at).min(bytes.len());
+        if len > 0 {
+            self.0.copy_in(at, &bytes[..len]);
+        }
     }
 }

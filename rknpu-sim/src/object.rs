@@ -63,12 +63,25 @@ pub(crate) struct Object {
     pub(crate) handles: u32,
     pub(crate) mappings: u32,
     pub(crate) offset: Option<u64>,
+    /// Freed while something still refers to it, by a reference that was dropped twice.
+    pub(crate) dangling: bool,
 }
 
 impl Object {
     /// Bytes of address space.
     pub(crate) fn span(&self) -> u64 {
         self.size + self.sram_size
+    }
+
+    /// Books a mapping and returns what is mapped.
+    pub(crate) fn map(&mut self) -> Option<Arc<Backing>> {
+        let backing = self.backing.clone()?;
+        if self.cacheable() {
+            backing.mapped_cacheable();
+        }
+        self.refs += 1;
+        self.mappings += 1;
+        Some(backing)
     }
 
     pub(crate) fn cacheable(&self) -> bool {
@@ -202,13 +215,14 @@ impl State {
             Path::Sram { chunk, .. } => self.sram.give_back(chunk, object.sram_size),
             Path::Pages | Path::Unaligned | Path::Imported { .. } => {}
         }
+        let physical = !self.domains.iommu;
         let Some(domain) = self.domains.of(object.domain) else { return };
         domain.map.unmap(object.iova, span);
         match object.path {
             Path::Unaligned | Path::Sram { unaligned: true, .. } => {
                 domain.space.free_unaligned(object.iova);
             }
-            Path::Contiguous { at, .. } if at == object.iova => {}
+            _ if physical => {}
             _ => domain.space.free_aligned(object.iova, span, cpu()),
         }
     }

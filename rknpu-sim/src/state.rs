@@ -52,7 +52,7 @@ impl State {
             domains.preload(taken.domain, taken.count, bytes, taken.gap.next_multiple_of(PAGE));
         }
         State {
-            time: Time::new(),
+            time: Time::new(config.noise),
             files: Files::default(),
             objects: Objects::new(config.addresses),
             offsets: Offsets::new(),

@@ -1,6 +1,9 @@
 //! Memory of the simulated program: the structs it passes, and what they point to.
 
+use crate::calls;
+use crate::machine::File;
 use rustix::io::Errno;
+use std::ffi::c_void;
 
 /// Addresses below are never mapped.
 const LOWEST: usize = 4096;
@@ -12,33 +15,64 @@ fn check(address: usize, len: usize) -> Result<(), Errno> {
     if address < LOWEST || !ours { Err(Errno::FAULT) } else { Ok(()) }
 }
 
-/// Copies from the program; EFAULT for an address that no program can have.
-///
-/// # Safety
-/// Any other address is readable for `out.len()` bytes.
-pub(crate) unsafe fn read(from: *const u8, out: &mut [u8]) -> Result<(), Errno> {
-    if out.is_empty() {
-        return Ok(());
-    }
-    check(from.addr(), out.len())?;
-    // SAFETY: readable by the caller's promise; `out` is exclusive and therefore distinct from what
-    // the program passed.
-    unsafe { std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
-    Ok(())
+/// A call's request word and the argument that goes with it.
+#[derive(Debug)]
+pub(crate) struct Arg {
+    pub(crate) request: u32,
+    at: *mut u8,
 }
 
-/// Copies to the program; EFAULT for an address that no program can have.
-///
-/// # Safety
-/// Any other address is writable for `bytes.len()` bytes.
-pub(crate) unsafe fn write(to: *mut u8, bytes: &[u8]) -> Result<(), Errno> {
-    if bytes.is_empty() {
-        return Ok(());
+impl Arg {
+    /// Copies the argument's head in; EFAULT for an address that no program can have.
+    pub(crate) fn read(&self, out: &mut [u8]) -> Result<(), Errno> {
+        if out.is_empty() {
+            return Ok(());
+        }
+        check(self.at.addr(), out.len())?;
+        // SAFETY: who made the value promised that the argument is good for the bytes that the word
+        // says, and no more are asked for; `out` is the simulator's own.
+        unsafe { std::ptr::copy_nonoverlapping(self.at, out.as_mut_ptr(), out.len()) };
+        Ok(())
     }
-    check(to.addr(), bytes.len())?;
-    // SAFETY: writable by the caller's promise; `bytes` is the simulator's own.
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
-    Ok(())
+
+    /// Copies the argument's head out; EFAULT likewise.
+    pub(crate) fn write(&self, bytes: &[u8]) -> Result<(), Errno> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        check(self.at.addr(), bytes.len())?;
+        // SAFETY: as for reading.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at, bytes.len()) };
+        Ok(())
+    }
+}
+
+impl File {
+    /// `ioctl(2)`: what the driver would return, having done what it would do.
+    ///
+    /// # Safety
+    /// `arg` points to as many bytes as `request` says, readable and writable; addresses that the
+    /// struct holds for the kernel to write texts to are writable for the lengths beside them.
+    ///
+    /// # Errors
+    /// The driver's errno. Where the kernel would have killed the process, EFAULT, with the hazard in
+    /// the report.
+    pub unsafe fn ioctl(&self, request: u32, arg: *mut c_void) -> Result<i32, Errno> {
+        self.issue(Arg { request, at: arg.cast() })
+    }
+
+    /// A call on a struct of the simulator's own. EINVAL when it is shorter than the word says, or
+    /// the call is one that follows addresses.
+    pub(crate) fn call(&self, request: u32, bytes: &mut [u8]) -> Result<i32, Errno> {
+        if calls::size_of_word(request) > bytes.len() || calls::follows_addresses(request) {
+            return Err(Errno::INVAL);
+        }
+        self.issue(Arg { request, at: bytes.as_mut_ptr() })
+    }
+
+    fn issue(&self, arg: Arg) -> Result<i32, Errno> {
+        calls::ioctl(&mut self.enter(), self.id(), &arg)
+    }
 }
 
 /// Copies as much of `text` as fits to an address that a struct of the program holds, and returns
@@ -49,10 +83,12 @@ pub(crate) unsafe fn write(to: *mut u8, bytes: &[u8]) -> Result<(), Errno> {
 pub(crate) fn put_text(address: u64, room: u64, text: &str) -> Result<u64, Errno> {
     let len = usize::try_from(room).unwrap_or(usize::MAX).min(text.len());
     if len > 0 && address != 0 {
-        let to = std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(0));
+        let address = usize::try_from(address).map_err(|_| Errno::FAULT)?;
+        check(address, len)?;
+        let to = std::ptr::with_exposed_provenance_mut(address);
         // SAFETY: `ioctl`'s caller promises that addresses in a struct are good for the lengths
-        // beside them.
-        unsafe { write(to, &text.as_bytes()[..len]) }?;
+        // beside them; the simulator's own calls never get here.
+        unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), to, len) };
     }
     Ok(text.len() as u64)
 }

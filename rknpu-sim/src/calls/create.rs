@@ -1,7 +1,7 @@
 //! MEM_CREATE.
 
 use crate::calls::with;
-use crate::config::Mode;
+use crate::config::{Config, Mode};
 use crate::iova::PAGE;
 use crate::kernel::{Call, cpu};
 use crate::memory::Backing;
@@ -12,6 +12,9 @@ use rknpu_sys::uapi::MemCreate;
 use rustix::io::Errno;
 use std::sync::Arc;
 
+/// What a freed slab object reads as under slab debugging.
+const POISON: u64 = 0x6b6b_6b6b_6b6b_6b6b;
+
 /// Makes a buffer, or describes the one that `handle` names.
 pub(crate) fn create(
     call: &mut Call<'_>,
@@ -20,10 +23,11 @@ pub(crate) fn create(
     gives: bool,
 ) -> Result<(), Errno> {
     with::<MemCreate>(bytes, |args| {
+        let config = call.config();
         let handles = &call.files.get(file).ok_or(Errno::BADF)?.handles;
         if let Some(object) = handles.get(args.handle).and_then(|at| call.objects.get(at)) {
             let address = handles.get(args.handle).unwrap_or(0);
-            describe(args, address, object);
+            describe(config, args, address, object);
             return Ok(());
         }
         let known = call.config().version.has_domains();
@@ -32,11 +36,10 @@ pub(crate) fn create(
         let address = call.objects.add(object);
         args.handle = add_handle(call, file, address)?;
         if let Some(object) = call.objects.get(address) {
-            describe(args, address, object);
+            describe(config, args, address, object);
         }
         if !gives {
             let handle = args.handle;
-            let config = call.config();
             call.hazard(config, Hazard::HandleLost { handle });
         }
         Ok(())
@@ -53,11 +56,13 @@ pub(crate) fn add_handle(call: &mut Call<'_>, file: u32, address: u64) -> Result
     Ok(handle)
 }
 
-fn describe(args: &mut MemCreate, address: u64, object: &Object) {
-    args.size = object.size;
-    args.sram_size = object.sram_size;
+fn describe(config: &Config, args: &mut MemCreate, address: u64, object: &Object) {
     args.obj_addr = address;
-    args.dma_addr = object.iova;
+    if object.dangling && config.slab_poison {
+        (args.size, args.sram_size, args.dma_addr) = (POISON, POISON, POISON);
+    } else {
+        (args.size, args.sram_size, args.dma_addr) = (object.size, object.sram_size, object.iova);
+    }
 }
 
 /// Memory and addresses for a new object, in its domain.
@@ -106,6 +111,7 @@ fn empty(flags: u32, domain: i32) -> Object {
         handles: 0,
         mappings: 0,
         offset: None,
+        dangling: false,
     }
 }
 

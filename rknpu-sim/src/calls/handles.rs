@@ -39,9 +39,14 @@ pub(crate) fn gem_close(call: &mut Call<'_>, file: u32, args: &mut GemClose) -> 
 /// Gives a handle back; `false` when there is none of that number.
 pub(crate) fn drop_handle(call: &mut Call<'_>, file: u32, handle: u32) -> bool {
     let Some(open) = call.files.get_mut(file) else { return false };
-    let Some(address) = open.handles.remove(handle) else { return false };
+    let Some(address) = open.handles.take(handle) else { return false };
     open.primes.retain(|_, of| *of != handle);
     forget(call, address);
+    // The number is free only after the object is; somebody may get in between.
+    call.dawdle();
+    if let Some(open) = call.files.get_mut(file) {
+        open.handles.retire(handle);
+    }
     true
 }
 

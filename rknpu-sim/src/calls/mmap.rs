@@ -7,6 +7,7 @@ use crate::memory::Backing;
 use crate::object::Path;
 use crate::report::{CallKind, Hazard};
 use rknpu_sys::uapi::MemMap;
+use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::sync::Arc;
 
@@ -36,8 +37,10 @@ pub(crate) fn map_offset(call: &mut Call<'_>, file: u32, args: &mut MemMap) -> R
 /// A mapping's part in the driver: it holds the object and the file.
 #[derive(Debug)]
 pub(crate) struct Mapped {
-    pub(crate) file: u32,
-    pub(crate) object: u64,
+    /// A mapping of a dma-buf holds no file of the driver's.
+    file: Option<u32>,
+    /// Another driver's buffer is no object.
+    object: Option<u64>,
     pub(crate) backing: Arc<Backing>,
 }
 
@@ -73,28 +76,50 @@ impl Mapped {
         let config = call.config();
         let object = call.objects.get_mut(address).ok_or(Errno::INVAL)?;
         if object.path == Path::Fallback {
+            // One reference is taken and two are dropped: with the handle's it is the last.
+            object.dangling = object.refs == 1;
             call.hazard(config, Hazard::FallbackMapped { address });
             return Err(Errno::NXIO);
         }
-        let backing = object.backing.clone().ok_or(Errno::INVAL)?;
-        if object.cacheable() {
-            backing.mapped_cacheable();
-        }
-        object.refs += 1;
-        object.mappings += 1;
+        let backing = object.map().ok_or(Errno::INVAL)?;
         if let Some(open) = call.files.get_mut(file) {
             open.refs += 1;
         }
-        Ok(Mapped { file, object: address, backing })
+        Ok(Mapped { file: Some(file), object: Some(address), backing })
+    }
+
+    /// A mapping of a dma-buf; `offset` is only checked.
+    pub(crate) fn of_dma_buf(
+        call: &mut Call<'_>,
+        fd: RawFd,
+        offset: u64,
+        len: usize,
+    ) -> Result<Mapped, Errno> {
+        let (object, backing) = call.dma_bufs.of(fd)?;
+        let pages = (len as u64).div_ceil(PAGE);
+        let room = (backing.len() as u64).div_ceil(PAGE);
+        let end = (offset / PAGE).checked_add(pages);
+        if pages == 0 || !offset.is_multiple_of(PAGE) || end.is_none_or(|end| end > room) {
+            return Err(Errno::INVAL);
+        }
+        let backing = match object.and_then(|object| call.objects.get_mut(object)) {
+            Some(object) => object.map().ok_or(Errno::INVAL)?,
+            None => backing,
+        };
+        Ok(Mapped { file: None, object, backing })
     }
 
     /// Books the end of a mapping.
     pub(crate) fn unmap(&self, call: &mut Call<'_>) {
         call.report.called(CallKind::Munmap, true);
-        if let Some(object) = call.objects.get_mut(self.object) {
-            object.mappings = object.mappings.saturating_sub(1);
+        if let Some(address) = self.object {
+            if let Some(object) = call.objects.get_mut(address) {
+                object.mappings = object.mappings.saturating_sub(1);
+            }
+            call.put_object(address);
         }
-        call.put_object(self.object);
-        put_file(call, self.file);
+        if let Some(file) = self.file {
+            put_file(call, file);
+        }
     }
 }

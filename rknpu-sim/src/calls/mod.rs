@@ -9,6 +9,7 @@ mod prime;
 mod submit;
 mod sync;
 
+pub(crate) use core::CREATE_DUMB;
 pub(crate) use handles::put_file as close;
 pub(crate) use mmap::Mapped;
 pub(crate) use prime::{DmaBufs, backing_of};
@@ -16,10 +17,9 @@ pub(crate) use prime::{DmaBufs, backing_of};
 use crate::files::Node;
 use crate::kernel::Call;
 use crate::report::CallKind;
-use crate::user;
+use crate::user::Arg;
 use rknpu_sys::ioctl as words;
 use rustix::io::Errno;
-use std::ffi::c_void;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Fields of a request word.
@@ -53,19 +53,20 @@ impl Word {
 /// Bytes that a struct takes on the stack; longer ones go to the heap.
 const SHORT: usize = 128;
 
+/// Bytes that a request word says its struct has.
+pub(crate) fn size_of_word(request: u32) -> usize {
+    Word(request).size()
+}
+
+/// Whether a call writes to addresses that its struct holds.
+pub(crate) fn follows_addresses(request: u32) -> bool {
+    Word(request).kind() == words::DRM_TYPE && Word(request).nr() == Word(words::DRM_VERSION).nr()
+}
+
 /// One call, as the DRM core makes it: the caller's size is copied in, the rest is zero; the
 /// caller's size is copied out, also when the call failed.
-///
-/// # Safety
-/// `arg` points to as many bytes as the word says, readable and writable as the word says; and the
-/// addresses in the struct are good as the call documents.
-pub(crate) unsafe fn ioctl(
-    call: &mut Call<'_>,
-    file: u32,
-    request: u32,
-    arg: *mut c_void,
-) -> Result<i32, Errno> {
-    let word = Word(request);
+pub(crate) fn ioctl(call: &mut Call<'_>, file: u32, arg: &Arg) -> Result<i32, Errno> {
+    let word = Word(arg.request);
     if word.kind() != words::DRM_TYPE {
         return Err(Errno::NOTTY);
     }
@@ -85,16 +86,14 @@ pub(crate) unsafe fn ioctl(
         long = vec![0u64; needed.div_ceil(8)];
         &mut long.as_mut_bytes()[..needed]
     };
-    // SAFETY: by the caller's promise.
-    unsafe { user::read(arg.cast(), &mut bytes[..size_in]) }?;
+    arg.read(&mut bytes[..size_in])?;
     if let Some(errno) = call.faults.call(handler.kind) {
         call.report.called(handler.kind, false);
         return Err(errno);
     }
     let result = (handler.run)(call, file, bytes, gives);
     call.report.called(handler.kind, result.is_ok());
-    // SAFETY: by the caller's promise.
-    unsafe { user::write(arg.cast(), &bytes[..size_out]) }?;
+    arg.write(&bytes[..size_out])?;
     result.map(|()| 0)
 }
 

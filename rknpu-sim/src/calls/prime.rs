@@ -44,6 +44,12 @@ impl DmaBufs {
         Ok(fd)
     }
 
+    /// The dma-buf behind a descriptor: its object, unless it is another driver's, and its memory.
+    pub(crate) fn of(&self, fd: RawFd) -> Result<(Option<u64>, Arc<Backing>), Errno> {
+        let buf = self.bufs.get(&inode_of(fd)?).ok_or(Errno::BADF)?;
+        Ok((buf.object, buf.backing.clone()))
+    }
+
     /// Forgets a descriptor: whether it was one, and the object that went with the last one.
     pub(crate) fn closed(&mut self, fd: RawFd) -> (bool, Option<u64>) {
         let found = self.bufs.iter_mut().find(|(_, buf)| buf.descriptors.contains(&fd));
@@ -173,6 +179,7 @@ fn attach(call: &mut Call<'_>, backing: Arc<Backing>) -> Result<Object, Errno> {
         handles: 0,
         mappings: 0,
         offset: None,
+        dangling: false,
     })
 }
 

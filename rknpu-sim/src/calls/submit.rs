@@ -4,6 +4,7 @@ use crate::fence::FenceId;
 use crate::job::{CORES, Job};
 use crate::kernel::{Call, Channel, MS};
 use crate::report::{CallKind, Hazard};
+use crate::state::State;
 use rknpu_sys::flags::JobFlags;
 use rknpu_sys::uapi::Submit;
 use rustix::io::Errno;
@@ -22,14 +23,15 @@ pub(crate) fn submit(call: &mut Call<'_>, _file: u32, args: &mut Submit) -> Resu
     }
     let flags = JobFlags::from_bits_retain(args.flags);
     let place = new_job(call, args)?;
-    if flags.contains(JobFlags::FENCE_IN)
-        && let Err(errno) = call.wait_for_fence(args)
-    {
-        return Err(errno);
+    if flags.intersects(JobFlags::FENCE_IN | JobFlags::FENCE_OUT) && !call.config().fences {
+        call.retire_and_put(place);
+        return Err(Errno::INVAL);
+    }
+    if flags.contains(JobFlags::FENCE_IN) {
+        call.wait_for_fence(args)?;
     }
     if flags.contains(JobFlags::FENCE_OUT) {
-        let fence = fence_out(call, place, args)?;
-        call.jobs.at_mut(place).fence = Some(fence);
+        call.jobs.at_mut(place).fence = Some(fence_out(call, args));
     }
     // The job keeps the caller's struct as it is now; a blocking one writes into it at the end.
     call.jobs.at_mut(place).args = *args;
@@ -93,14 +95,11 @@ fn new_job(call: &mut Call<'_>, args: &Submit) -> Result<usize, Errno> {
         to_finish: cores.cast_signed(),
         ..Job::default()
     };
-    Ok(call.jobs.add(job))
+    let State { jobs, time, .. } = &mut **call;
+    Ok(jobs.add(job, |places| time.noise(places)))
 }
 
-fn fence_out(call: &mut Call<'_>, place: usize, args: &mut Submit) -> Result<FenceId, Errno> {
-    if !call.config().fences {
-        call.retire_and_put(place);
-        return Err(Errno::INVAL);
-    }
+fn fence_out(call: &mut Call<'_>, args: &mut Submit) -> FenceId {
     let fence = call.fences.add();
     let file = match call.faults.fence_file() {
         Some(errno) => Err(errno),
@@ -108,7 +107,7 @@ fn fence_out(call: &mut Call<'_>, place: usize, args: &mut Submit) -> Result<Fen
     };
     // Without a descriptor the job runs all the same, and the errno stands in its place.
     args.fence_fd = file.unwrap_or_else(|errno| -errno.raw_os_error());
-    Ok(fence)
+    fence
 }
 
 fn nonblocking(call: &mut Call<'_>, place: usize) -> Result<(), Errno> {
@@ -211,7 +210,9 @@ impl Call<'_> {
 
     /// One wait of a timeout: whether the job is done or a reset came.
     fn wait_once(&mut self, place: usize, core: usize, wait: Option<u64>) -> bool {
-        let deadline = wait.map(|wait| self.time.now().saturating_add(wait));
+        let tick = 1_000 * MS / u64::from(self.config().hz.max(1));
+        let late = self.time.noise(tick);
+        let deadline = wait.map(|wait| self.time.now().saturating_add(wait + late));
         loop {
             if self.jobs.at(place).done || self.resetting {
                 return true;
@@ -330,9 +331,6 @@ impl Call<'_> {
     /// counts as success.
     fn wait_for_fence(&mut self, args: &mut Submit) -> Result<(), Errno> {
         let config = self.config();
-        if !config.fences {
-            return Err(Errno::INVAL);
-        }
         if self.fences.of(args.fence_fd).is_none() {
             self.hazard(config, Hazard::FenceLeak);
             return Err(Errno::INVAL);

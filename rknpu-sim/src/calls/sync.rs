@@ -49,8 +49,10 @@ pub(crate) fn sync(call: &mut Call<'_>, _file: u32, args: &mut MemSync) -> Resul
         let synced = call.unlocked(|| backing.sync(at, len, clean, invalidate));
         call.report.discarded += synced.discarded;
     }
-    call.report.to_device += if clean { booked } else { 0 };
-    call.report.from_device += if invalidate { booked } else { 0 };
+    // A contiguous object's size is the caller's word: the sums wrap with it.
+    let books = &mut call.report;
+    books.to_device = books.to_device.wrapping_add(if clean { booked } else { 0 });
+    books.from_device = books.from_device.wrapping_add(if invalidate { booked } else { 0 });
     call.put_domain(config);
     Ok(())
 }

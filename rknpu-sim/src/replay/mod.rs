@@ -1,0 +1,203 @@
+//! Recordings of the vendor driver, held against the driver model.
+//!
+//! A recording is a list of scenarios; each begins on a freshly booted machine and lists calls with
+//! the driver's answers. [`folder`] replays all files of a folder. Every step of a recorded thread
+//! runs on a thread of its own, at the recorded time on the virtual clock, so that calls overlap as
+//! they did. The jobs' programs are executed by [`StandIn`], as they were when recorded.
+//!
+//! Of each answer every field is compared: errno, fields that changed, fields that must not have.
+//! Not compared are fields that only the recording's hardware determined, times, and the driver's
+//! internals. Where a scenario says that outcomes were a race, the order of waiters, the lateness of
+//! timers and the length of a reset are varied, and the scenario counts as equal when one of the
+//! variations gives exactly the recorded answers.
+//!
+//! ```no_run
+//! let results = rknpu_sim::replay::folder("tests/golden/driver-traces".as_ref())?;
+//! println!("{results}");
+//! assert!(results.all_equal());
+//! # Ok::<(), rknpu_sim::replay::ReplayError>(())
+//! ```
+
+mod compare;
+mod format;
+mod layout;
+mod observe;
+mod run;
+mod script;
+mod standin;
+
+pub use format::{Scenario, Setup, Step, Trace};
+pub use standin::StandIn;
+
+use serde::Serialize;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Variations tried of a scenario whose outcomes were a race.
+const VARIATIONS: u64 = 96;
+
+/// Why a recording could not be replayed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplayError {
+    /// A file or folder cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file is no recording.
+    #[error("{path} is no recording of the driver: {source}")]
+    Format {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// A folder holds no recordings.
+    #[error("{path} holds no recording: expected files named *.json")]
+    Empty {
+        /// Which.
+        path: PathBuf,
+    },
+}
+
+/// A field that is not as recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// The step's number.
+    pub step: usize,
+    /// The call and the step's name.
+    pub call: String,
+    /// Which field.
+    pub field: String,
+    /// As recorded.
+    pub recorded: String,
+    /// As simulated.
+    pub simulated: String,
+}
+
+/// What came of a scenario.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Replayed {
+    /// Name.
+    pub name: String,
+    /// File.
+    pub file: String,
+    /// Steps.
+    pub steps: usize,
+    /// Steps of which every field is as recorded.
+    pub equal: usize,
+    /// The others.
+    pub unequal: usize,
+    /// Whether the recording says that outcomes were a race.
+    pub racy: bool,
+    /// What differs.
+    pub differences: Vec<Difference>,
+    /// Driver internals that differ from the recording's: to explain, not owed.
+    pub internals: Vec<String>,
+}
+
+/// What came of a folder.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Results {
+    /// One per scenario.
+    pub scenarios: Vec<Replayed>,
+}
+
+impl Results {
+    /// Whether every field of every step is as recorded.
+    pub fn all_equal(&self) -> bool {
+        self.scenarios.iter().all(|scenario| scenario.unequal == 0)
+    }
+
+    /// Steps in all, and those that are not as recorded.
+    pub fn totals(&self) -> (usize, usize) {
+        let sum = |f: fn(&Replayed) -> usize| self.scenarios.iter().map(f).sum();
+        (sum(|scenario| scenario.steps), sum(|scenario| scenario.unequal))
+    }
+}
+
+impl fmt::Display for Results {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:<36} {:>6} {:>6} {:>7}", "scenario", "steps", "equal", "unequal")?;
+        for scenario in &self.scenarios {
+            let Replayed { name, steps, equal, unequal, .. } = scenario;
+            writeln!(f, "{name:<36} {steps:>6} {equal:>6} {unequal:>7}")?;
+            for d in &scenario.differences {
+                let Difference { step, call, field, recorded, simulated } = d;
+                writeln!(f, "    step {step}, {call}: {field} was {recorded}, is {simulated}")?;
+            }
+        }
+        let (steps, unequal) = self.totals();
+        let scenarios = self.scenarios.len();
+        writeln!(
+            f,
+            "{scenarios} scenarios, {steps} steps, {} equal, {unequal} unequal",
+            steps - unequal
+        )
+    }
+}
+
+/// Reads one file of recordings.
+///
+/// # Errors
+/// When it cannot be read or is none.
+pub fn read(path: &Path) -> Result<Trace, ReplayError> {
+    let text = std::fs::read(path)
+        .map_err(|source| ReplayError::Read { path: path.to_owned(), source })?;
+    serde_json::from_slice(&text)
+        .map_err(|source| ReplayError::Format { path: path.to_owned(), source })
+}
+
+/// Replays every `*.json` of a folder, in order of name.
+///
+/// # Errors
+/// When the folder or a file cannot be read, or a file is no recording. What differs is a result,
+/// no error.
+pub fn folder(path: &Path) -> Result<Results, ReplayError> {
+    let unread = |source| ReplayError::Read { path: path.to_owned(), source };
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(unread)? {
+        let file = entry.map_err(unread)?.path();
+        if file.extension().is_some_and(|extension| extension == "json") {
+            files.push(file);
+        }
+    }
+    if files.is_empty() {
+        return Err(ReplayError::Empty { path: path.to_owned() });
+    }
+    files.sort();
+    let mut results = Results::default();
+    for file in files {
+        let trace = read(&file)?;
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        for scenario in &trace.scenarios {
+            let mut replayed = replay(&trace, scenario);
+            replayed.file.clone_from(&name);
+            results.scenarios.push(replayed);
+        }
+    }
+    Ok(results)
+}
+
+/// Replays a scenario of a file.
+pub fn replay(trace: &Trace, scenario: &Scenario) -> Replayed {
+    let first = run::once(trace, scenario, None);
+    if first.unequal == 0 || scenario.racy.is_none() {
+        return first;
+    }
+    let mut best = first;
+    for seed in 0..VARIATIONS {
+        let next = run::once(trace, scenario, Some(seed));
+        if next.unequal < best.unequal {
+            best = next;
+        }
+        if best.unequal == 0 {
+            break;
+        }
+    }
+    best
+}

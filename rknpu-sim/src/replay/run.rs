@@ -1,0 +1,587 @@
+//! A scenario on a fresh machine: its threads, its calls.
+
+use crate::config::{Addresses, Config, Domains};
+use crate::fault::Fault;
+use crate::files::Node;
+use crate::kernel::Channel;
+use crate::machine::{File, Machine, Mapping, set_cpu};
+use crate::replay::compare::{Tokens, errno, outcome, same_field, same_outcome};
+use crate::replay::format::{Scenario, Step, Trace, after, number};
+use crate::replay::layout::{SUBCORES, fields, get, put};
+use crate::replay::script::{Lane, Lost, When, lanes, lost, when};
+use crate::replay::standin::StandIn;
+use crate::replay::{Difference, Replayed, observe};
+use rknpu_sys::uapi::{MemCreate, SubcoreTask, Submit, Task};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use serde_json::Value;
+use std::collections::{HashMap, VecDeque};
+use std::mem::offset_of;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+
+/// Bytes behind a struct that must stay as they are.
+const TAIL: u8 = 0xaa;
+const ROOM: usize = 256;
+
+/// A mapping, and whose it is.
+#[derive(Debug)]
+pub(crate) struct View {
+    pub(crate) mapping: Mapping,
+    /// The buffer was made with a kernel mapping: tasks are written to it.
+    tasks: bool,
+}
+
+/// What the steps share.
+#[derive(Debug, Default)]
+pub(crate) struct World {
+    pub(crate) files: HashMap<String, Arc<File>>,
+    pub(crate) tokens: Tokens,
+    pub(crate) views: Vec<View>,
+    /// Buffers made one after the other until it failed, by file.
+    pub(crate) filled: VecDeque<(String, Vec<u32>)>,
+    /// Flags of objects by offset, to know task buffers again.
+    offsets: HashMap<u64, u32>,
+    objects: HashMap<u64, u32>,
+    /// Descriptors that are kept open.
+    pub(crate) kept: Vec<OwnedFd>,
+    /// Bytes synced when the log was last read.
+    pub(crate) synced: (u64, u64),
+    /// Files of a child process, which close when it dies.
+    child: Vec<String>,
+    done: Vec<bool>,
+    differences: Vec<Difference>,
+    internals: Vec<String>,
+}
+
+/// A replay under way.
+#[derive(Debug)]
+pub(crate) struct Run<'s> {
+    pub(crate) machine: Machine,
+    pub(crate) scenario: &'s Scenario,
+    seed: Option<u64>,
+    world: Mutex<World>,
+}
+
+/// Replays a scenario once; a seed varies what was a race. Where a call is missing from the recording
+/// because its process died in it, the scenario is replayed again with that call.
+pub(crate) fn once(trace: &Trace, scenario: &Scenario, seed: Option<u64>) -> Replayed {
+    let (replayed, started) = with(trace, scenario, seed, None);
+    match lost(scenario, started) {
+        Some(call) if replayed.unequal > 0 => with(trace, scenario, seed, Some(call)).0,
+        _ => replayed,
+    }
+}
+
+/// One replay, and how many programs it started.
+fn with(
+    trace: &Trace,
+    scenario: &Scenario,
+    seed: Option<u64>,
+    lost: Option<Lost>,
+) -> (Replayed, usize) {
+    let machine = Machine::new(config(trace, scenario, seed));
+    let done = vec![false; scenario.steps.len()];
+    let world = Mutex::new(World { done, ..World::default() });
+    let run = Run { machine, scenario, seed, world };
+    run.all(lost);
+    let starts: u64 = run.machine.kernel().enter().cores.iter().map(|core| core.starts).sum();
+    let mut world = run.world.into_inner().unwrap_or_else(PoisonError::into_inner);
+    world.differences.sort_by_key(|difference| difference.step);
+    let mut unequal: Vec<usize> = world.differences.iter().map(|d| d.step).collect();
+    unequal.dedup();
+    let (steps, unequal) = (scenario.steps.len(), unequal.len());
+    let replayed = Replayed {
+        name: scenario.name.clone(),
+        file: String::new(),
+        steps,
+        equal: steps - unequal,
+        unequal,
+        racy: scenario.racy.is_some(),
+        differences: std::mem::take(&mut world.differences),
+        internals: std::mem::take(&mut world.internals),
+    };
+    (replayed, usize::try_from(starts).unwrap_or(usize::MAX))
+}
+
+fn config(trace: &Trace, scenario: &Scenario, seed: Option<u64>) -> Config {
+    let setup = &scenario.config;
+    let truth = |value: &Value| value.as_bool() != Some(false);
+    let sram = setup.sram.as_str().and_then(|text| text.split(' ').next());
+    let line_us = after(&setup.cmdline, "rig.rst_us=").unwrap_or(0);
+    // Where it was a race whether waiters saw the reset, every other variation lets them.
+    let seen = seed.is_some_and(|seed| seed % 2 == 0) && line_us == 0;
+    let late = seed.is_some_and(|seed| seed % 2 == 0) && line_us > 0;
+    Config {
+        iommu: truth(&setup.iommu),
+        domains: if setup.domains.starts_with("stub") { Domains::Stub } else { Domains::Real },
+        fences: truth(&setup.fence),
+        sram: sram.and_then(|text| number(&Value::from(text))).unwrap_or(0),
+        addresses: Addresses::Reused,
+        slab_poison: setup.cmdline.contains("slub_debug"),
+        hz: after(&trace.hz, "CONFIG_HZ=").and_then(|hz| u32::try_from(hz).ok()).unwrap_or(300),
+        reset_lines_ns: if seen {
+            50_000
+        } else if late {
+            0
+        } else {
+            line_us * 1000
+        },
+        noise: seed,
+        engine: Arc::new(StandIn),
+        ..Config::default()
+    }
+}
+
+impl Run<'_> {
+    pub(crate) fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs all threads to their end. None begins before all hold the clock.
+    fn all(&self, lost: Option<Lost>) {
+        let lanes = lanes(self.scenario, self.seed);
+        let (main, threads) = lanes.split_at(1);
+        let held = self.machine.actor();
+        std::thread::scope(|scope| {
+            for lane in threads {
+                let (ready, readied) = mpsc::channel();
+                scope.spawn(move || {
+                    let _held = self.machine.actor();
+                    // Who waits for it is there until it has come.
+                    let _ = ready.send(());
+                    self.lane(lane);
+                });
+                let _ = readied.recv();
+            }
+            if let Some(lost) = lost {
+                let (ready, readied) = mpsc::channel();
+                scope.spawn(move || {
+                    let _held = self.machine.actor();
+                    let _ = ready.send(());
+                    self.lost(lost);
+                });
+                let _ = readied.recv();
+            }
+            self.lane(&main[0]);
+            drop(held);
+        });
+        let mut world = self.world();
+        let (views, files) = (std::mem::take(&mut world.views), std::mem::take(&mut world.files));
+        drop(world);
+        drop((views, files));
+    }
+
+    fn lane(&self, lane: &Lane) {
+        set_cpu(lane.cpu);
+        for &n in &lane.steps {
+            self.wait(n, when(self.scenario, n));
+            self.step(n, &self.scenario.steps[n]);
+            self.world().done[n] = true;
+            self.machine.kernel().enter().time.wake(Channel::Step);
+        }
+        set_cpu(0);
+    }
+
+    /// A blocking submit that the recording lost.
+    fn lost(&self, lost: Lost) {
+        self.wait(lost.tasks, When { at_ms: lost.at_ms, after_listed: true });
+        let step = &self.scenario.steps[lost.tasks];
+        let token = step.expect.get("out_changed").and_then(|out| out.get("obj_addr")?.as_str());
+        let object = token.and_then(|token| self.world().tokens.get(token)).unwrap_or(0);
+        let Some(file) = self.file(step) else { return };
+        let job = Submit {
+            flags: 0x5,
+            timeout: 2000,
+            task_number: 1,
+            task_obj_addr: object,
+            core_mask: 1 << lost.core.min(2),
+            fence_fd: -1,
+            subcore_task: [SubcoreTask { task_start: 0, task_number: 1 }; 5],
+            ..Submit::default()
+        };
+        // Nobody saw what it returned.
+        let _ =
+            file.call(rknpu_sys::ioctl::SUBMIT, zerocopy::IntoBytes::as_mut_bytes(&mut { job }));
+    }
+
+    fn wait(&self, n: usize, when: When) {
+        let mut call = self.machine.kernel().enter();
+        if when.after_listed {
+            while !self.world().done[..n].iter().all(|done| *done) {
+                call.wait(Channel::Step, None);
+            }
+        }
+        let at = when.at_ms * 1_000_000;
+        while call.time.now() < at {
+            call.wait(Channel::Sleep, Some(at));
+        }
+    }
+
+    fn step(&self, n: usize, step: &Step) {
+        match step.op.as_str() {
+            "open" => self.open(n, step),
+            "close" => self.close(step),
+            "mmap" => self.mmap(n, step),
+            "munmap" => self.munmap(step),
+            "write_task" => self.write_task(step),
+            "read_task" => self.read_task(n, step),
+            "create_until_fail" => self.fill(n, step),
+            "observe" => observe::observe(self, n, step),
+            "internal_sync_log" => self.sync_log(n, step),
+            "internal_state" => {
+                let found = observe::internals(self, step);
+                self.world().internals.extend(found.map(|text| format!("step {n}: {text}")));
+            }
+            _ => self.ioctl(n, step),
+        }
+    }
+
+    pub(crate) fn differ(&self, n: usize, field: &str, recorded: &Value, simulated: &str) {
+        let step = &self.scenario.steps[n];
+        let recorded = recorded.as_str().map_or_else(|| recorded.to_string(), str::to_owned);
+        self.world().differences.push(Difference {
+            step: n,
+            call: format!("{} {}", step.op, step.step).trim().to_owned(),
+            field: field.to_owned(),
+            recorded,
+            simulated: simulated.to_owned(),
+        });
+    }
+
+    /// Compares an outcome with the recorded one; whether it succeeded.
+    pub(crate) fn outcome<T>(&self, n: usize, step: &Step, result: &Result<T, Errno>) -> bool {
+        let simulated = outcome(result);
+        if let Some(recorded) = step.errno().filter(|errno| !same_outcome(errno, &simulated)) {
+            self.differ(n, "errno", &Value::from(recorded), &simulated);
+        }
+        result.is_ok()
+    }
+
+    fn file(&self, step: &Step) -> Option<Arc<File>> {
+        let name = step.fd.as_deref().or_else(|| step.text("fd"))?;
+        self.world().files.get(name).cloned()
+    }
+
+    fn open(&self, n: usize, step: &Step) {
+        let (Some(name), Some(path)) = (step.text("fd"), step.text("path")) else { return };
+        if step.errno().is_some_and(|errno| errno != "0") {
+            // The recorder's user was not let near the node: that is the file system's answer.
+            return;
+        }
+        let node = if path.contains("card") { Node::Card } else { Node::Render };
+        let file = Arc::new(self.machine.open_node(node));
+        self.outcome(n, step, &Ok(()));
+        let mut world = self.world();
+        world.files.insert(name.to_owned(), file);
+        if step.thread.as_deref() == Some("child") {
+            world.child.push(name.to_owned());
+        }
+    }
+
+    fn close(&self, step: &Step) {
+        let Some(name) = step.text("fd") else { return };
+        let file = self.world().files.remove(name);
+        drop(file);
+    }
+
+    /// A child process dies: its own files close.
+    pub(crate) fn child_dies(&self) {
+        let mut world = self.world();
+        let names = std::mem::take(&mut world.child);
+        let files: Vec<_> = names.iter().filter_map(|name| world.files.remove(name)).collect();
+        drop(world);
+        drop(files);
+    }
+
+    /// A file of the child process, or any.
+    pub(crate) fn child_file(&self) -> Option<Arc<File>> {
+        let world = self.world();
+        let name = world.child.last()?;
+        world.files.get(name).cloned()
+    }
+
+    fn mmap(&self, n: usize, step: &Step) {
+        let (offset, len) = (step.number("offset"), step.number("len"));
+        let (Some(offset), Some(len)) = (offset, len.and_then(|len| usize::try_from(len).ok()))
+        else {
+            return;
+        };
+        let result = match self.file(step) {
+            Some(file) => file.mmap(offset, len),
+            None => {
+                let token = format!("dmabuf:{}", step.text("fd").unwrap_or_default());
+                let fd = self.world().tokens.get(&token).and_then(|fd| i32::try_from(fd).ok());
+                self.machine.mmap_dma_buf(fd.unwrap_or(-1), offset, len)
+            }
+        };
+        self.outcome(n, step, &result);
+        let mut world = self.world();
+        let flags = world.offsets.get(&offset).copied().unwrap_or(0);
+        if let Ok(mapping) = result {
+            world.views.push(View { mapping, tasks: flags & 0x8 != 0 });
+        }
+    }
+
+    /// The latest mapping of a length.
+    fn munmap(&self, step: &Step) {
+        let len = step.number("len").unwrap_or(0).next_multiple_of(4096);
+        let mut world = self.world();
+        let at = world.views.iter().rposition(|view| view.mapping.len() as u64 == len);
+        let view = at.map(|at| world.views.remove(at));
+        drop(world);
+        drop(view);
+    }
+
+    fn with_tasks(&self, f: impl FnOnce(&Mapping)) {
+        let world = self.world();
+        let views = || world.views.iter().rev();
+        if let Some(view) = views().find(|view| view.tasks).or_else(|| views().next()) {
+            f(&view.mapping);
+        }
+    }
+
+    fn write_task(&self, step: &Step) {
+        let at = task_at(step);
+        let int_clear = ("int_clear", offset_of!(Task, int_clear), 4);
+        self.with_tasks(|mapping| {
+            mapping.write(at, &[0; size_of::<Task>()]);
+            put_view(mapping, at, int_clear, 0x1_ffff);
+            for field in TASK {
+                if let Some(value) = step.number(field.0) {
+                    put_view(mapping, at, *field, value);
+                }
+            }
+        });
+    }
+
+    /// Compares a task; the recorder then cleared its status for the next job.
+    fn read_task(&self, n: usize, step: &Step) {
+        let at = task_at(step);
+        let mut bytes = [0; size_of::<Task>()];
+        self.with_tasks(|mapping| {
+            mapping.read(at, &mut bytes);
+            put_view(mapping, at, ("int_status", offset_of!(Task, int_status), 4), 0);
+        });
+        for (name, offset, len) in TASK {
+            let Some(recorded) = step.expect.get(*name) else { continue };
+            let simulated = get(&bytes, *offset, *len);
+            if number(recorded) != Some(simulated) {
+                self.differ(n, name, recorded, &format!("{simulated:#x}"));
+            }
+        }
+    }
+
+    /// MEM_CREATE until it fails.
+    fn fill(&self, n: usize, step: &Step) {
+        let Some(file) = self.file(step) else { return };
+        let (mut handles, mut addresses) = (Vec::new(), Vec::new());
+        let max = step.number("max").unwrap_or(u64::MAX);
+        let mut result = Ok(());
+        while (addresses.len() as u64) < max {
+            let mut args = MemCreate {
+                flags: low(step.number("flags")),
+                size: step.number("size").unwrap_or(0),
+                iommu_domain_id: low(step.number("domain")).cast_signed(),
+                ..MemCreate::default()
+            };
+            let bytes = zerocopy::IntoBytes::as_mut_bytes(&mut args);
+            if let Err(errno) = file.call(rknpu_sys::ioctl::MEM_CREATE, bytes) {
+                result = Err(errno);
+                break;
+            }
+            handles.push(args.handle);
+            addresses.push(args.dma_addr);
+        }
+        self.outcome(n, step, &result);
+        if let Some(count) = step.expect.get("count")
+            && number(count) != Some(addresses.len() as u64)
+        {
+            self.differ(n, "count", count, &addresses.len().to_string());
+        }
+        let name = step.text("fd").unwrap_or_default().to_owned();
+        self.world().filled.push_back((name, handles));
+        let Some(recorded) = step.expect.get("dma_addr").and_then(Value::as_array) else { return };
+        let rule = step.rule("dma_addr");
+        for (at, recorded) in recorded.iter().enumerate() {
+            let simulated = addresses.get(at).copied().unwrap_or(0);
+            if !same_field(rule, recorded, simulated, &mut self.world().tokens) {
+                self.differ(n, &format!("dma_addr[{at}]"), recorded, &format!("{simulated:#x}"));
+                return;
+            }
+        }
+    }
+
+    fn sync_log(&self, n: usize, step: &Step) {
+        let report = self.machine.report();
+        let now = (report.to_device, report.from_device);
+        let before = std::mem::replace(&mut self.world().synced, now);
+        for (field, bytes) in [
+            ("to_dev_bytes", now.0.wrapping_sub(before.0)),
+            ("to_cpu_bytes", now.1.wrapping_sub(before.1)),
+        ] {
+            let Some(recorded) = step.value.get(field) else { continue };
+            if number(recorded) != Some(bytes) && step.step != "clr" {
+                self.differ(n, field, recorded, &bytes.to_string());
+            }
+        }
+    }
+
+    fn ioctl(&self, n: usize, step: &Step) {
+        let Some(request) = step.req.as_deref().and_then(|word| number(&Value::from(word))) else {
+            return;
+        };
+        let Some(file) = self.file(step) else {
+            self.differ(n, "fd", &Value::from(step.fd.clone()), "not open");
+            return;
+        };
+        let before = self.build(step);
+        let mut bytes = before.clone();
+        self.arm(step);
+        let result = file.call(low(Some(request)), &mut bytes);
+        drop(file);
+        self.outcome(n, step, &result);
+        self.learn(step, &bytes, result.is_ok());
+        self.compare(n, step, &before, &bytes);
+    }
+
+    /// The struct that a step hands in.
+    fn build(&self, step: &Step) -> Vec<u8> {
+        let mut bytes = vec![0; ROOM];
+        let fields = fields(&step.op);
+        let end = fields.iter().map(|(_, at, len)| at + len).max().unwrap_or(0);
+        bytes[if step.op == "SUBMIT" { SUBCORES + 40 } else { end }..].fill(TAIL);
+        let world = self.world();
+        for (name, at, len) in fields {
+            let Some(value) = step.input.get(*name) else { continue };
+            put(&mut bytes, *at, *len, world.tokens.value(value).unwrap_or(0));
+        }
+        let pairs = step.input.get("subcore_task").and_then(Value::as_array);
+        for (at, value) in
+            pairs.into_iter().flatten().filter_map(Value::as_array).flatten().enumerate()
+        {
+            put(&mut bytes, SUBCORES + 4 * at, 4, number(value).unwrap_or(0));
+        }
+        bytes
+    }
+
+    /// The environment's faults are not recorded, but some errnos come from nowhere else.
+    fn arm(&self, step: &Step) {
+        let Some(errno) = step.errno().and_then(errno) else { return };
+        if step.op == "ACTION" {
+            match step.number("flags") {
+                Some(6) => self.machine.inject(Fault::ResetLines(errno)),
+                Some(25) if errno != Errno::INVAL => self.machine.inject(Fault::Attach(errno)),
+                _ => {}
+            }
+        }
+    }
+
+    /// Remembers what later steps refer to.
+    fn learn(&self, step: &Step, bytes: &[u8], ok: bool) {
+        if !ok {
+            return;
+        }
+        let field = |name: &str| {
+            let found = fields(&step.op).iter().find(|(of, ..)| *of == name);
+            found.map_or(0, |&(_, at, len)| get(bytes, at, len))
+        };
+        let mut world = self.world();
+        match step.op.as_str() {
+            "MEM_CREATE" if step.number("handle").unwrap_or(0) == 0 => {
+                world.objects.insert(field("handle"), low(step.number("flags")));
+            }
+            "MEM_MAP" => {
+                let flags = world.objects.get(&field("handle")).copied().unwrap_or(0);
+                world.offsets.insert(field("offset"), flags);
+            }
+            _ => {}
+        }
+    }
+
+    fn compare(&self, n: usize, step: &Step, before: &[u8], now: &[u8]) {
+        let Some(changed) = step.expect.get("out_changed").and_then(Value::as_object) else {
+            return;
+        };
+        if let Some(old) = &step.addr_reused_from {
+            self.world().tokens.forget(old);
+        }
+        if step.op == "PRIME_HANDLE_TO_FD"
+            && let Some(token) = changed.get("fd").and_then(Value::as_str)
+        {
+            // The recorder's name for whatever comes out here.
+            self.world().tokens.forget(token);
+        }
+        let mut known = vec![false; ROOM];
+        for (name, at, len) in fields(&step.op) {
+            known[*at..at + len].fill(true);
+            let simulated = get(now, *at, *len);
+            let same = match changed.get(*name) {
+                Some(recorded) => {
+                    same_field(step.rule(name), recorded, simulated, &mut self.world().tokens)
+                }
+                None => get(before, *at, *len) == simulated,
+            };
+            if !same {
+                let unchanged = Value::from("unchanged");
+                let recorded = changed.get(*name).unwrap_or(&unchanged);
+                self.differ(n, name, recorded, &format!("{simulated:#x}"));
+            }
+        }
+        let rest = |bytes: &[u8]| -> Vec<u8> {
+            bytes.iter().zip(&known).filter(|(_, known)| !**known).map(|(byte, _)| *byte).collect()
+        };
+        if rest(before) != rest(now) {
+            self.differ(n, "bytes behind the struct", &Value::from("unchanged"), "changed");
+        }
+    }
+}
+
+impl Run<'_> {
+    /// Destroys the buffers of the oldest [`Run::fill`] that still has any: how many there were, and
+    /// how many could not be.
+    pub(crate) fn drain(&self) -> (u64, u64) {
+        let Some((name, handles)) = self.world().filled.pop_front() else { return (0, 0) };
+        let Some(file) = self.world().files.get(&name).cloned() else { return (0, 0) };
+        let (mut destroyed, mut failed) = (0, 0);
+        for handle in handles {
+            let mut bytes = [0; 16];
+            put(&mut bytes, 0, 4, handle.into());
+            match file.call(rknpu_sys::ioctl::MEM_DESTROY, &mut bytes) {
+                Ok(_) => destroyed += 1,
+                Err(_) => failed += 1,
+            }
+        }
+        (destroyed, failed)
+    }
+
+    /// Waits for a fence on the machine's clock.
+    pub(crate) fn poll(&self, fence: u64, micros: u64) -> bool {
+        let fd = i32::try_from(fence).unwrap_or(-1);
+        self.machine.wait_fence(fd, Duration::from_micros(micros))
+    }
+}
+
+type TaskField = (&'static str, usize, usize);
+
+const TASK: &[TaskField] = &[
+    ("int_mask", offset_of!(Task, int_mask), 4),
+    ("int_clear", offset_of!(Task, int_clear), 4),
+    ("int_status", offset_of!(Task, int_status), 4),
+    ("regcfg_amount", offset_of!(Task, regcfg_amount), 4),
+    ("regcmd_addr", offset_of!(Task, regcmd_addr), 8),
+];
+
+fn task_at(step: &Step) -> usize {
+    let index = step.number("idx").and_then(|index| usize::try_from(index).ok()).unwrap_or(0);
+    index.saturating_mul(size_of::<Task>())
+}
+
+fn put_view(mapping: &Mapping, at: usize, (_, offset, len): TaskField, value: u64) {
+    mapping.write(at.saturating_add(offset), &value.to_le_bytes()[..len]);
+}
+
+/// The low 32 bits of a recorded number.
+fn low(value: Option<u64>) -> u32 {
+    value.unwrap_or(0) as u32
+}

@@ -1,0 +1,37 @@
+//! The recordings' stand-in for the cores: its little instruction set is in the program's address.
+
+use crate::engine::{Bus, Engine, Outcome, Run, Start};
+
+/// Executes a `regcmd_addr` instead of what lies there.
+///
+/// | address | meaning |
+/// |---|---|
+/// | 0x8… | complete with the interrupt mask after the low 28 bits in microseconds |
+/// | 0x9… | hang, showing the low 12 bits as task counter |
+/// | 0xA… | complete after 200 µs with the low 17 bits as interrupt status |
+/// | 0xD… | write the low 28 bits to IOVA `task_base_addr`, then complete; hang when it is unmapped |
+/// | other | complete after 200 µs |
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StandIn;
+
+impl Engine for StandIn {
+    fn run(&self, start: &Start, bus: &dyn Bus) -> Run {
+        let low = start.regcmd_addr & 0x0fff_ffff;
+        let done = |int_status, us: u32| Outcome::Done {
+            int_status,
+            tasks_done: start.tasks,
+            busy_ns: u64::from(us) * 1000,
+        };
+        let outcome = match start.regcmd_addr >> 28 {
+            0x8 => done(start.int_mask, low),
+            0x9 => Outcome::Hang { task_counter: low & 0xfff },
+            0xA => done(low & 0x1_ffff, 200),
+            0xD => match bus.write(start.dma_base.into(), &low.to_le_bytes()) {
+                Ok(()) => done(start.int_mask, 200),
+                Err(_) => Outcome::Hang { task_counter: 0 },
+            },
+            _ => done(start.int_mask, 200),
+        };
+        Run { outcome, findings: Vec::new() }
+    }
+}
