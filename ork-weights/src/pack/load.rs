@@ -6,19 +6,20 @@ use std::ops::Range;
 use rknpu_sys::layout::{Layout, Precision};
 
 use super::entry::Entry;
-use super::error::{PackError, Result};
+use super::error::{PackError, Part, Result};
 use super::format::bytes::floats;
 use super::format::o4n1::{self, Codebook};
 use super::format::stamp;
+use super::inflate::{inflate, inflate_tiled};
 use super::reader::Pack;
-use super::runs;
 use super::source::{Source, fetch};
+use crate::tile::{rows_bytes, untile};
 
 impl<S: Source> Pack<S> {
     /// Writes the tiled weight into `out`, whose layout is [`Entry::layout`].
     ///
-    /// For the plain forms ([`Dtype::is_plain`](super::Dtype::is_plain)) this is one copy; the others
-    /// are inflated to int8. Every byte of `out` is written, padding as zero.
+    /// For the plain forms ([`Dtype::is_plain`](super::Dtype::is_plain)) this is one copy, padding
+    /// included; the others are inflated to int8 on the threads of the current rayon pool.
     ///
     /// # Errors
     /// [`PackError::OutputLength`] when `out` is not exactly as long as the layout; the blob's
@@ -40,13 +41,10 @@ impl<S: Source> Pack<S> {
         }
         match self.codebook(entry)? {
             Some(codebook) => {
-                let codes = fetch(&self.source, compact_codes(entry))?;
-                runs::tile_compact(&layout, codebook, &codes, out);
+                let rows = fetch(&self.source, compact_codes(entry))?;
+                inflate_tiled(&layout, codebook, &rows, out);
             }
-            None => {
-                let blob = fetch(&self.source, entry.blob_range())?;
-                runs::widen(&stored_layout(entry, Precision::Int4)?, &layout, &blob, out);
-            }
+            None => inflate_tiled(&layout, Codebook::Uniform, &self.rows(entry)?, out),
         }
         Ok(())
     }
@@ -78,22 +76,34 @@ impl<S: Source> Pack<S> {
     pub fn codes(&self, entry: &Entry) -> Result<Vec<i8>> {
         self.source.check()?;
         self.check_stamp(entry)?;
-        let (k, n) = (entry.layout().k() as usize, entry.layout().n() as usize);
-        let mut out;
-        match (entry.dtype.stored(), self.codebook(entry)?) {
-            (_, Some(codebook)) => {
-                let codes = fetch(&self.source, compact_codes(entry))?;
-                out = vec![0; k * n];
-                runs::inflate(&codebook.pairs(), &codes, &mut out);
-            }
-            (stored, None) => {
-                let blob = fetch(&self.source, entry.blob_range())?;
-                let stored = stored_layout(entry, stored.unwrap_or(Precision::Int8))?;
-                out = vec![0; k * n];
-                runs::untile(&stored, &blob, &mut out);
-            }
+        let codebook = self.codebook(entry)?;
+        let rows = match codebook {
+            Some(_) => fetch(&self.source, compact_codes(entry))?,
+            None => Cow::Owned(self.rows(entry)?),
+        };
+        if entry.dtype.stored() == Some(Precision::Int8) {
+            return Ok(rows.iter().map(|code| *code as i8).collect());
         }
-        Ok(out.into_iter().map(|byte| byte as i8).collect())
+        let mut out = vec![0; 2 * rows.len()];
+        inflate(codebook.unwrap_or(Codebook::Uniform), &rows, &mut out);
+        Ok(out.into_iter().map(|code| code as i8).collect())
+    }
+
+    /// The codes of a tiled blob as row-major `[N][K]`, packed as they are stored.
+    fn rows(&self, entry: &Entry) -> Result<Vec<u8>> {
+        let blob = fetch(&self.source, entry.blob_range())?;
+        let stored = entry.dtype.stored().unwrap_or(Precision::Int8);
+        let layout = stored_layout(entry, stored)?;
+        // A blob of another size has no rows; refused before they are allocated.
+        let fits = blob.len() as u64 == layout.bytes();
+        let mut rows = vec![0; if fits { rows_bytes(&layout) as usize } else { 0 }];
+        untile(&layout, &blob, &mut rows).map_err(|_| PackError::Size {
+            name: entry.name.clone(),
+            part: Part::Blob,
+            bytes: blob.len() as u64,
+            expected: layout.bytes(),
+        })?;
+        Ok(rows)
     }
 
     /// Codebook of a compact int4 weight; `None` for other storage forms.

@@ -42,18 +42,6 @@ impl Codebook {
             Codebook::Nf4 => 1,
         }
     }
-
-    /// Both values of every byte, low nibble first.
-    pub(crate) const fn pairs(self) -> [[u8; 2]; 256] {
-        let levels = self.levels();
-        let mut pairs = [[0; 2]; 256];
-        let mut byte = 0;
-        while byte < 256 {
-            pairs[byte] = [levels[byte & 15] as u8, levels[byte >> 4] as u8];
-            byte += 1;
-        }
-        pairs
-    }
 }
 
 /// Bytes of the blob of a K × N weight.
