@@ -14,21 +14,33 @@
 //!
 //! What it finds goes to `fuzz/regressions/<target>/`, named after the defect.
 
+mod gguf_dequant;
+mod gguf_open;
 mod pack_mutate;
 mod pack_open;
 mod pack_roundtrip;
 mod spec;
+mod tile_differential;
 
+pub use gguf_dequant::gguf_dequant;
+pub use gguf_open::gguf_open;
 pub use pack_mutate::pack_mutate;
 pub use pack_open::pack_open;
 pub use pack_roundtrip::pack_roundtrip;
+pub use tile_differential::tile_differential;
 
 /// A target's body.
 pub type Target = fn(&[u8]);
 
 /// Every target by name.
-pub const TARGETS: &[(&str, Target)] =
-    &[("pack_mutate", pack_mutate), ("pack_open", pack_open), ("pack_roundtrip", pack_roundtrip)];
+pub const TARGETS: &[(&str, Target)] = &[
+    ("gguf_dequant", gguf_dequant),
+    ("gguf_open", gguf_open),
+    ("pack_mutate", pack_mutate),
+    ("pack_open", pack_open),
+    ("pack_roundtrip", pack_roundtrip),
+    ("tile_differential", tile_differential),
+];
 
 /// The program of a target: libFuzzer's under `cfg(fuzzing)`, otherwise one that runs the body on
 /// the files given as arguments.
