@@ -356,10 +356,15 @@ impl Device {
             .enter(Want { domain, mode }, caller, inside)
             .map_err(|busy| Error::DomainBusy { active: busy.active, wanted: domain })?;
         let entered = Entered { device: self.clone(), inside };
-        if entry == Entry::Prepare {
+        if let Entry::Prepare { reset } = entry {
+            self.0.kernel.pause(limits::SWITCH_SETTLE);
+            if !reset {
+                self.0.scheduler.prepared(None);
+                return Ok(entered);
+            }
             // The first int8 job of a cold NPU, and a change to or from int4, hang without it.
             let reset = self.0.kernel.action(action::ACT_RESET, 0);
-            self.0.scheduler.prepared(mode.filter(|_| reset.is_ok()));
+            self.0.scheduler.prepared(Some(mode.filter(|_| reset.is_ok())));
             reset.map_err(|errno| Error::Driver { call: Call::Action, domain, bytes: 0, errno })?;
         }
         Ok(entered)
@@ -403,7 +408,7 @@ impl Device {
         self.0.scheduler.close();
         let recovery = self.reset();
         self.0.resets.fetch_add(1, Ordering::Release);
-        self.0.scheduler.prepared(None);
+        self.0.scheduler.prepared(Some(None));
         recovery
     }
 

@@ -10,7 +10,7 @@ use zerocopy::IntoBytes;
 use crate::buffer::{self, Buffer, Memory};
 use crate::core::Core;
 use crate::domain::{Domain, Request};
-use crate::error::{Error, Result};
+use crate::error::{Call, Error, Result};
 use crate::health::Recovery;
 use crate::limits;
 use crate::matmul::{JobFailure, JobStats, task_entry};
@@ -164,6 +164,15 @@ impl Job {
             Ok(stats) => Ok((self, stats)),
             Err(error) => Err(Rejected { kept: self, error }),
         }
+    }
+
+    /// Whether the driver was built with fences: runs the job with one.
+    pub(crate) fn fences(&self, core: &Core) -> Result<bool> {
+        let (task, _entered) = self.prepare(core, true)?;
+        let submission = task.submission(core.index());
+        let (domain, bytes) = (task.domain, 0);
+        let failed = |errno| Error::Driver { call: Call::Submit, domain, bytes, errno };
+        core.device().kernel().fences(&submission).map_err(failed)
     }
 
     /// Starts it on the core's own thread and returns at once. The domain stays active until it has ended.

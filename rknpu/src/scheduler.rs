@@ -35,8 +35,9 @@ pub(crate) struct Want {
 pub(crate) enum Entry {
     /// Entered.
     Ready,
-    /// Entered alone: reset the NPU, then call [`Scheduler::prepared`]. Everybody else waits.
-    Prepare,
+    /// Entered alone, into another domain or another mode than the last: let the NPU settle, reset it if
+    /// `reset`, then call [`Scheduler::prepared`]. Everybody else waits.
+    Prepare { reset: bool },
 }
 
 /// The thread that asks already holds another domain.
@@ -91,18 +92,21 @@ impl State {
     }
 
     fn enter(&mut self, want: Want, inside: Inside) -> Entry {
-        if self.domain != want.domain {
-            self.domain = want.domain;
-            self.switches += 1;
-        }
+        let switched = self.switch(want.domain);
         self.inside.push(inside);
-        match want.mode {
-            Some(mode) if self.mode != Some(mode) => {
-                self.closed = true;
-                Entry::Prepare
-            }
-            _ => Entry::Ready,
+        let reset = want.mode.is_some() && want.mode != self.mode;
+        if switched || reset {
+            self.closed = true;
+            return Entry::Prepare { reset };
         }
+        Entry::Ready
+    }
+
+    fn switch(&mut self, domain: u32) -> bool {
+        let switched = self.domain != domain;
+        self.domain = domain;
+        self.switches += u64::from(switched);
+        switched
     }
 }
 
@@ -177,7 +181,9 @@ impl Scheduler {
         let want = Want { domain, mode: None };
         let mut state = self.lock();
         if state.admits(want) {
-            state.enter(want, inside);
+            // No job follows in this domain without an entry of its own.
+            state.switch(domain);
+            state.inside.push(inside);
             Some(doomed)
         } else {
             state.doomed.push(doomed);
@@ -185,10 +191,10 @@ impl Scheduler {
         }
     }
 
-    /// The NPU is in this mode now (`None`: unknown); opens again.
-    pub(crate) fn prepared(&self, mode: Option<Mode>) {
+    /// The NPU has settled, and after a reset is in this mode (`Some(None)`: unknown); opens again.
+    pub(crate) fn prepared(&self, mode: Option<Option<Mode>>) {
         let mut state = self.lock();
-        state.mode = mode;
+        state.mode = mode.unwrap_or(state.mode);
         state.closed = false;
         drop(state);
         self.changed.notify_all();
@@ -252,20 +258,25 @@ mod tests {
         Want { domain, mode: Some(mode) }
     }
 
+    /// Enters, and lets everybody else in when that had to be alone.
     fn enter(s: &Scheduler, want: Want, stay: Stay) -> Result<Entry, WouldDeadlock> {
-        s.enter(want, me(), here(stay))
+        let entry = s.enter(want, me(), here(stay))?;
+        if let Entry::Prepare { reset } = entry {
+            s.prepared(reset.then_some(want.mode));
+        }
+        Ok(entry)
     }
 
     #[test]
     fn a_thread_may_enter_its_domain_again_but_no_other() {
         let s = Scheduler::default();
-        assert_eq!(enter(&s, memory(1), Stay::Hold), Ok(Entry::Ready));
+        assert_eq!(enter(&s, memory(1), Stay::Hold), Ok(Entry::Prepare { reset: false }));
         assert_eq!(enter(&s, memory(1), Stay::Work), Ok(Entry::Ready));
         assert_eq!(enter(&s, memory(2), Stay::Work), Err(WouldDeadlock { active: 1 }));
         assert!(s.leave(here(Stay::Work)).is_empty());
         assert_eq!(enter(&s, memory(2), Stay::Work), Err(WouldDeadlock { active: 1 }));
         s.leave(here(Stay::Hold));
-        assert_eq!(enter(&s, memory(2), Stay::Work), Ok(Entry::Ready));
+        assert_eq!(enter(&s, memory(2), Stay::Work), Ok(Entry::Prepare { reset: false }));
         assert_eq!(s.switches(), 2);
     }
 
@@ -273,16 +284,14 @@ mod tests {
     fn a_mode_is_prepared_once_with_nothing_running() {
         let s = Scheduler::default();
         enter(&s, memory(0), Stay::Hold).unwrap();
-        assert_eq!(enter(&s, jobs(0, Mode::Wide), Stay::Work), Ok(Entry::Prepare));
-        s.prepared(Some(Mode::Wide));
+        assert_eq!(enter(&s, jobs(0, Mode::Wide), Stay::Work), Ok(Entry::Prepare { reset: true }));
         assert_eq!(enter(&s, jobs(0, Mode::Wide), Stay::Work), Ok(Entry::Ready));
         let prepared = AtomicU32::new(0);
         thread::scope(|scope| {
             scope.spawn(|| {
                 let entry = enter(&s, jobs(0, Mode::Int4), Stay::Work);
                 prepared.store(1, Ordering::SeqCst);
-                assert_eq!(entry, Ok(Entry::Prepare));
-                s.prepared(Some(Mode::Int4));
+                assert_eq!(entry, Ok(Entry::Prepare { reset: true }));
             });
             thread::sleep(Duration::from_millis(50));
             s.leave(here(Stay::Work));

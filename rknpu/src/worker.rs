@@ -35,12 +35,17 @@ pub(crate) struct Finished {
 
 impl Task {
     pub(crate) fn run(self, kernel: &dyn Kernel, core: u32) -> Finished {
-        let Task { tasks, start, count, domain, timeout_ms, cargo, entered } = self;
         let begin = Instant::now();
-        let submission = Submission { tasks: &tasks, start, count, domain, core, timeout_ms };
-        let (completion, result) = kernel.submit(&submission);
+        let (completion, result) = kernel.submit(&self.submission(core));
+        let Task { count, cargo, entered, .. } = self;
         drop(entered);
         Finished { completion, result, waited: begin.elapsed(), count, cargo }
+    }
+
+    /// What it asks of the driver.
+    pub(crate) fn submission(&self, core: u32) -> Submission<'_> {
+        let Task { start, count, domain, timeout_ms, .. } = *self;
+        Submission { tasks: &self.tasks, start, count, domain, core, timeout_ms }
     }
 }
 

@@ -55,9 +55,19 @@ fn a_matmul_runs_on_every_driver_version() {
     for version in Version::ALL {
         let machine = Machine::new(Config { version, mode: Mode::Strict, ..Config::default() });
         let device = Device::simulated_on(&machine).unwrap();
-        assert!(probe::cores(&device).unwrap().cores.iter().all(|core| core.works()), "{version}");
+        let report = probe::cores(&device).unwrap();
+        assert!(report.cores.iter().all(|core| core.works()), "{version}");
+        assert_eq!(report.fences, Some(true), "{version}");
         assert!(machine.report().is_clean(), "{version}");
     }
+}
+
+#[test]
+fn a_driver_without_fences_says_so() {
+    let device = Device::simulated(Config { fences: false, ..Config::default() }).unwrap();
+    let report = probe::cores(&device).unwrap();
+    assert_eq!(report.fences, Some(false));
+    assert!(report.cores.iter().all(|core| core.works()));
 }
 
 #[test]

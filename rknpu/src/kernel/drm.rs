@@ -42,6 +42,33 @@ fn call<T: Request + Copy>(calls: &impl Calls, request: T) -> (T, Result<(), Err
     }
 }
 
+/// Submits, blocking, with further flags.
+fn submit(
+    calls: &impl Calls,
+    submission: &Submission<'_>,
+    more: JobFlags,
+) -> (uapi::Submit, Result<(), Errno>) {
+    if !submission.is_sound() {
+        return (uapi::Submit::default(), Err(Errno::INVAL));
+    }
+    // All entries alike: the driver picks by core, and an entry of 0 tasks makes it read before the
+    // array.
+    let range = uapi::SubcoreTask { task_start: submission.start, task_number: submission.count };
+    let request = uapi::Submit {
+        flags: (JobFlags::PC | JobFlags::PINGPONG | more).bits(),
+        timeout: submission.timeout_ms,
+        task_start: submission.start,
+        task_number: submission.count,
+        task_obj_addr: submission.tasks.obj_addr(),
+        iommu_domain_id: submission.domain,
+        core_mask: submission.mask().bits(),
+        fence_fd: -1,
+        subcore_task: [range; 5],
+        ..Default::default()
+    };
+    call(calls, request)
+}
+
 /// Carries vetted structs to a driver.
 pub(crate) trait Calls: Send + Sync + fmt::Debug {
     /// Where it goes.
@@ -50,6 +77,9 @@ pub(crate) trait Calls: Send + Sync + fmt::Debug {
     fn call<T: Request>(&self, request: &mut Vetted<T>) -> Result<(), Errno>;
     /// Maps `len` bytes of the object that `MEM_MAP` gave this offset, shared, to read and write.
     fn map(&self, offset: u64, len: usize) -> Result<Mapping, Errno>;
+    /// Closes the descriptor that a submit with FENCE_OUT gave; a negative one says that none could be
+    /// made.
+    fn close_fence(&self, fd: i32);
     /// `PRIME_FD_TO_HANDLE`.
     fn import(&self, dma_buf: BorrowedFd<'_>) -> Result<u32, Errno>;
     /// Waits.
@@ -107,31 +137,25 @@ impl<C: Calls> Kernel for C {
     }
 
     fn submit(&self, submission: &Submission<'_>) -> (Completion, Result<(), Errno>) {
-        if !submission.is_sound() {
-            return (Completion::default(), Err(Errno::INVAL));
-        }
-        // All entries alike: the driver picks by core, and an entry of 0 tasks makes it read before
-        // the array.
-        let range =
-            uapi::SubcoreTask { task_start: submission.start, task_number: submission.count };
-        let request = uapi::Submit {
-            flags: (JobFlags::PC | JobFlags::PINGPONG).bits(),
-            timeout: submission.timeout_ms,
-            task_start: submission.start,
-            task_number: submission.count,
-            task_obj_addr: submission.tasks.obj_addr(),
-            iommu_domain_id: submission.domain,
-            core_mask: submission.mask().bits(),
-            fence_fd: -1,
-            subcore_task: [range; 5],
-            ..Default::default()
-        };
-        let (reply, result) = call(self, request);
+        let (reply, result) = submit(self, submission, JobFlags::empty());
         let completion = Completion {
             tasks_done: reply.task_counter,
             busy: Duration::from_nanos(reply.hw_elapse_time.try_into().unwrap_or(0)),
         };
         (completion, result)
+    }
+
+    fn fences(&self, submission: &Submission<'_>) -> Result<bool, Errno> {
+        let (reply, result) = submit(self, submission, JobFlags::FENCE_OUT);
+        match result {
+            // Without fences the flag is refused at once, and the job not run.
+            Err(Errno::INVAL) => Ok(false),
+            Err(errno) => Err(errno),
+            Ok(()) => {
+                self.close_fence(reply.fence_fd);
+                Ok(true)
+            }
+        }
     }
 
     fn import(&self, dma_buf: BorrowedFd<'_>) -> Result<Object, Errno> {

@@ -117,6 +117,13 @@ impl Calls for Linux {
         map_shared(&self.fd, offset, len, self.unmapper.clone())
     }
 
+    fn close_fence(&self, fd: i32) {
+        if fd >= 0 {
+            // SAFETY: the driver has just made this descriptor for us; nothing else owns it.
+            drop(unsafe { OwnedFd::from_raw_fd(fd) });
+        }
+    }
+
     fn import(&self, dma_buf: BorrowedFd<'_>) -> Result<u32, Errno> {
         let mut request = drm::PrimeHandle { fd: dma_buf.as_raw_fd(), ..Default::default() };
         // SAFETY: `import` of the crate calls this with domain 0 live and idle, and frees the object

@@ -153,6 +153,12 @@ pub trait Kernel: Send + Sync + fmt::Debug {
     /// ETIMEDOUT when it ran too long, EINVAL when it was not run.
     fn submit(&self, submission: &Submission<'_>) -> (Completion, Result<(), Errno>);
 
+    /// Whether the driver was built with fences, found out by running this submission with one.
+    ///
+    /// # Errors
+    /// As [`Kernel::submit`], except EINVAL, which is the answer of a driver without.
+    fn fences(&self, submission: &Submission<'_>) -> Result<bool, Errno>;
+
     /// Imports a dma-buf into the live domain; the descriptor may be closed afterwards.
     ///
     /// # Errors

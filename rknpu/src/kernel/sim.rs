@@ -1,7 +1,7 @@
 //! The simulated driver.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -61,6 +61,14 @@ impl Calls for Simulated {
         // SAFETY: `len` bytes are mapped there until `owner` drops the simulator's mapping, which it
         // does when it unmaps; nothing else in the process was given the address.
         Ok(unsafe { Mapping::from_raw(start, len, owner) })
+    }
+
+    fn close_fence(&self, fd: i32) {
+        if fd >= 0 {
+            self.file.machine().descriptor_closed(fd);
+            // SAFETY: the simulator has just made this descriptor for us; nothing else owns it.
+            drop(unsafe { OwnedFd::from_raw_fd(fd) });
+        }
     }
 
     fn import(&self, dma_buf: BorrowedFd<'_>) -> Result<u32, Errno> {

@@ -39,6 +39,8 @@ impl CoreOutcome {
 pub struct CoresReport {
     /// One entry for each core.
     pub cores: Vec<CoreOutcome>,
+    /// Whether the driver was built with fences; absent when no core works.
+    pub fences: Option<bool>,
 }
 
 impl fmt::Display for CoresReport {
@@ -53,7 +55,11 @@ impl fmt::Display for CoresReport {
                 (None, None) => write!(f, "{separator}core {index}: not tried")?,
             }
         }
-        Ok(())
+        match self.fences {
+            Some(true) => f.write_str("\nfences: yes"),
+            Some(false) => f.write_str("\nfences: no (the kernel was built without them)"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -94,7 +100,7 @@ pub fn cores(device: &Device) -> Result<CoresReport> {
     let commands = program.encode()?;
     let commands = &commands[..AMOUNT as usize];
 
-    let mut report = CoresReport { cores: Vec::new() };
+    let mut report = CoresReport { cores: Vec::new(), fences: None };
     for index in 0..CORES as u32 {
         let mut core = device.core(index)?;
         let outcome = CoreOutcome { core: index, right: None, busy: Duration::ZERO, error: None };
@@ -102,7 +108,12 @@ pub fn cores(device: &Device) -> Result<CoresReport> {
         // The first submit into a fresh buffer may leave stale results; the second counts.
         let ran = job.run(&mut core).and_then(|(job, _)| job.run(&mut core));
         let (job, outcome) = match ran {
-            Ok((job, stats)) => (job, CoreOutcome { busy: stats.busy, ..outcome }),
+            Ok((job, stats)) => {
+                if report.fences.is_none() {
+                    report.fences = job.fences(&core).ok();
+                }
+                (job, CoreOutcome { busy: stats.busy, ..outcome })
+            }
             Err(rejected) => {
                 let error = Some(rejected.error.to_string());
                 (rejected.kept, CoreOutcome { error, ..outcome })

@@ -59,6 +59,10 @@ impl Kernel for NoOp {
         (Completion { tasks_done: submission.count, busy }, Ok(()))
     }
 
+    fn fences(&self, _: &Submission<'_>) -> Result<bool, Errno> {
+        Ok(false)
+    }
+
     fn import(&self, dma_buf: BorrowedFd<'_>) -> Result<Object, Errno> {
         self.0.import(dma_buf)
     }
