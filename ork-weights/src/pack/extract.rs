@@ -36,8 +36,8 @@ impl<S: Source> Pack<S> {
         }
     }
 
-    /// Writes the embedded GGUF into the empty file `out`: header and kept tensors in their places, holes where the packed
-    /// tensors were. Returns its length.
+    /// Writes the embedded GGUF into the empty file `out`: header and kept tensors in their places,
+    /// holes where the packed tensors were. Returns its length.
     ///
     /// # Errors
     /// [`PackError::NoMetadata`] when the pack embeds none; [`PackError::Metadata`] when the section

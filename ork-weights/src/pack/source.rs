@@ -81,6 +81,22 @@ pub(crate) fn fetch<S: Source>(source: &S, range: Range<u64>) -> Result<Cow<'_, 
 }
 
 /// How to reach the bytes of a pack file.
+///
+/// ```
+/// use ork_weights::pack::{Access, Dtype, Pack, PackWriter, WriterOptions};
+///
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("small.orkpack");
+/// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+/// writer.add("w", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+/// writer.finish()?;
+///
+/// let pack = Pack::open_with(&path, Access::Pread)?;
+/// std::fs::File::options().write(true).open(&path)?.set_len(100)?; // somebody cuts it
+/// let error = pack.load_into(&pack.entries()[0], &mut [0; 4096]).unwrap_err();
+/// assert!(error.to_string().contains("changed while it was open"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
     /// Map the file: loads are plain copies out of the page cache. Safe to use only while nobody
@@ -170,22 +186,27 @@ pub struct Pread {
     modified: Option<SystemTime>,
 }
 
+fn not_regular() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")
+}
+
 impl Pread {
     /// Opens the file for reading.
     ///
     /// # Errors
     /// [`PackError::Io`].
     pub fn open(path: &Path) -> Result<Pread> {
+        // Asked before opening, which would wait for a writer if this were a pipe.
+        let stat = std::fs::metadata(path).map_err(PackError::io("open", path))?;
+        if !stat.is_file() {
+            return Err(PackError::io("open", path)(not_regular()));
+        }
         let file = File::open(path).map_err(PackError::io("open", path))?;
         Pread::from_file(file, path)
     }
 
     pub(crate) fn from_file(file: File, path: &Path) -> Result<Pread> {
         let stat = file.metadata().map_err(PackError::io("stat", path))?;
-        if !stat.is_file() {
-            let kind = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
-            return Err(PackError::io("open", path)(kind));
-        }
         Ok(Pread { file, path: path.into(), size: stat.len(), modified: stat.modified().ok() })
     }
 

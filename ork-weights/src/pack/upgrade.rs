@@ -16,6 +16,24 @@ use super::writer::{PackWriter, Summary, WriterOptions};
 /// Version, stamps and replacing are as `options` says; the rest comes from the pack. `progress` is
 /// called with each weight after it was written.
 ///
+/// ```
+/// use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions, diff, upgrade};
+///
+/// let folder = tempfile::tempdir()?;
+/// let [old, new] = ["old.orkpack", "new.orkpack"].map(|name| folder.path().join(name));
+/// let version_5 = WriterOptions { version: 5, ..WriterOptions::default() };
+/// let mut writer = PackWriter::create(&old, None, version_5)?;
+/// writer.add("w", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+/// writer.finish()?;
+///
+/// let old = Pack::open(&old)?;
+/// upgrade(&old, &new, WriterOptions::default(), |_| {})?;
+/// let new = Pack::open(&new)?;
+/// assert_eq!((old.version(), new.version()), (5, 2));
+/// assert!(diff(&old, &new, |_| {})?.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// What reading and [`PackWriter`] refuse. A pack that is upgraded onto itself needs
 /// [`WriterOptions::replace`].

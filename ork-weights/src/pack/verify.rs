@@ -55,7 +55,10 @@ pub fn verify<S: Source + Sync>(pack: &Pack<S>, progress: &(dyn Fn(u64) + Sync))
     let entries = pack.entries();
     let mut problems: Vec<PackError> = entries
         .par_iter()
-        .map_init(|| vec![0; CHUNK], |buffer, entry| check(pack, entry, buffer, progress).err())
+        .map_init(
+            || vec![0; CHUNK],
+            |buffer, entry| pack.check_entry(entry, buffer, progress).err(),
+        )
         .flatten()
         .collect();
     problems.extend(pack.metadata().err());
@@ -68,15 +71,26 @@ pub fn verify<S: Source + Sync>(pack: &Pack<S>, progress: &(dyn Fn(u64) + Sync))
     }
 }
 
-fn check<S: Source>(
-    pack: &Pack<S>,
-    entry: &Entry,
-    buffer: &mut [u8],
-    progress: &(dyn Fn(u64) + Sync),
-) -> Result<()> {
-    checksums(pack.source(), entry, buffer, progress)?;
-    pack.check_stamp(entry)?;
-    pack.scales(entry).map(|_| ())
+impl<S: Source> Pack<S> {
+    /// Checks one weight as [`verify`] does: for a first use, or where a single weight is in doubt.
+    ///
+    /// # Errors
+    /// [`PackError::Checksum`], [`PackError::Stamp`], [`PackError::O4n1`], [`PackError::ScaleValue`];
+    /// [`PackError::Changed`]; [`PackError::Io`].
+    pub fn verify_entry(&self, entry: &Entry) -> Result<()> {
+        self.check_entry(entry, &mut vec![0; CHUNK], &|_| {})
+    }
+
+    fn check_entry(
+        &self,
+        entry: &Entry,
+        buffer: &mut [u8],
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<()> {
+        checksums(self.source(), entry, buffer, progress)?;
+        self.check_stamp(entry)?;
+        self.scales(entry).map(|_| ())
+    }
 }
 
 /// Compares the stored bytes of a weight with its checksums; without checksums nothing is read.
