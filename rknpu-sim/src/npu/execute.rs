@@ -22,8 +22,6 @@ pub(super) struct Scratch {
     /// Sums of one tile, `[row][channel]`.
     sums: Vec<i32>,
     float_sums: Vec<f32>,
-    /// Results of one tile, in output elements.
-    results: Vec<u8>,
     /// All results, before they are written.
     staging: Vec<u8>,
 }
@@ -68,25 +66,31 @@ impl Scratch {
         arithmetic.prepare(kind, rows);
         self.sums.resize(output.rows * channels, 0);
         self.float_sums.resize(output.rows * channels, 0.0);
+        // Where an atom goes in the staging buffer: as in memory if that is dense, else row by row.
+        let place = |row, atom| {
+            if dense {
+                output.offset(row, atom) as usize
+            } else {
+                row * output.row_bytes() + atom * ATOM
+            }
+        };
         for (tile, weights) in weights.chunks_exact(matmul.weights.tile_bytes()).enumerate() {
-            self.results.clear();
+            let first = tile * tile_atoms;
+            let pieces = Pieces { first, atoms: tile_atoms, run: output.run };
             if kind.is_float() {
                 arithmetic.float_tile(weights, &mut self.float_sums);
-                output::convert_float(kind, &self.float_sums, &mut self.results);
+                for (row, sums) in self.float_sums.chunks_exact(channels).enumerate() {
+                    pieces.each(sums, |atom, sums| {
+                        output::store_floats(kind, sums, &mut staging[place(row, atom)..]);
+                    });
+                }
             } else {
                 arithmetic.int_tile(kind, rows, weights, &mut self.sums);
-                output::convert_int(kind, &self.sums, &mut self.results);
-            }
-            let first = tile * tile_atoms;
-            for (row, results) in self.results.chunks_exact(tile_atoms * ATOM).enumerate() {
-                let offset = |atom| {
-                    if dense {
-                        output.offset(row, atom) as usize
-                    } else {
-                        row * output.row_bytes() + atom * ATOM
-                    }
-                };
-                place(results, first, output.run, offset, staging);
+                for (row, sums) in self.sums.chunks_exact(channels).enumerate() {
+                    pieces.each(sums, |atom, sums| {
+                        output::store_ints(kind, sums, &mut staging[place(row, atom)..]);
+                    });
+                }
             }
         }
 
@@ -152,22 +156,27 @@ impl Arithmetic<'_> {
     }
 }
 
-/// Copies the atoms of `results`, the first of which is atom `first` of its row, to where `offset`
-/// says, as many at once as follow each other.
-fn place(
-    results: &[u8],
+/// The atoms of one row of a tile, in pieces that lie together in memory.
+#[derive(Clone, Copy, Debug)]
+struct Pieces {
+    /// The tile's first atom in its row.
     first: usize,
+    /// Atoms of the tile in a row.
+    atoms: usize,
+    /// Atoms that follow each other in memory.
     run: usize,
-    offset: impl Fn(usize) -> usize,
-    staging: &mut [u8],
-) {
-    let atoms = results.len() / ATOM;
-    let mut done = 0;
-    while done < atoms {
-        let atom = first + done;
-        let count = (run - atom % run).min(atoms - done);
-        let at = offset(atom);
-        staging[at..at + count * ATOM].copy_from_slice(&results[done * ATOM..][..count * ATOM]);
-        done += count;
+}
+
+impl Pieces {
+    /// Hands out each piece: its first atom and its part of `sums`, which are the row's of this tile.
+    fn each<T>(self, sums: &[T], mut piece: impl FnMut(usize, &[T])) {
+        let per_atom = sums.len() / self.atoms;
+        let mut done = 0;
+        while done < self.atoms {
+            let atom = self.first + done;
+            let count = (self.run - atom % self.run).min(self.atoms - done);
+            piece(atom, &sums[done * per_atom..(done + count) * per_atom]);
+            done += count;
+        }
     }
 }

@@ -112,31 +112,32 @@ fn stage(r: &Registers, kind: Kind, surface: u32) -> Result<(), Fault> {
     r.expect(dpu::SURFACE_ADD, add, "surface stride times the size code + 1")
 }
 
-/// Converts accumulators to output bytes, little-endian.
-pub(super) fn convert_int(kind: Kind, sums: &[i32], bytes: &mut Vec<u8>) {
+/// Converts sums to output elements, little-endian, at the start of `bytes`.
+pub(super) fn store_ints(kind: Kind, sums: &[i32], bytes: &mut [u8]) {
     match kind {
-        Kind::Int8ToInt8(requant) => bytes.extend(sums.iter().map(|s| requant.apply(*s) as u8)),
-        Kind::Int4ToInt16 => {
-            for sum in sums {
-                let saturated = (*sum).clamp(i16::MIN.into(), i16::MAX.into()) as i16;
-                bytes.extend_from_slice(&saturated.to_le_bytes());
+        Kind::Int8ToInt8(requant) => {
+            for (byte, sum) in bytes.iter_mut().zip(sums) {
+                *byte = requant.apply(*sum) as u8;
             }
         }
-        _ => {
-            for sum in sums {
-                bytes.extend_from_slice(&sum.to_le_bytes());
-            }
-        }
+        Kind::Int4ToInt16 => store(sums, bytes, |sum| {
+            (sum.clamp(i16::MIN.into(), i16::MAX.into()) as i16).to_le_bytes()
+        }),
+        _ => store(sums, bytes, i32::to_le_bytes),
     }
 }
 
-/// Converts fp32 sums to output bytes, little-endian; fp16 rounds ties to even.
-pub(super) fn convert_float(kind: Kind, sums: &[f32], bytes: &mut Vec<u8>) {
-    for sum in sums {
-        match kind {
-            Kind::Fp16ToFp16 => bytes.extend_from_slice(&f16::from_f32(*sum).to_le_bytes()),
-            _ => bytes.extend_from_slice(&sum.to_le_bytes()),
-        }
+/// Converts sums to output elements, little-endian, at the start of `bytes`; fp16 rounds ties to even.
+pub(super) fn store_floats(kind: Kind, sums: &[f32], bytes: &mut [u8]) {
+    match kind {
+        Kind::Fp16ToFp16 => store(sums, bytes, |sum| f16::from_f32(sum).to_le_bytes()),
+        _ => store(sums, bytes, f32::to_le_bytes),
+    }
+}
+
+fn store<T: Copy, const N: usize>(sums: &[T], bytes: &mut [u8], convert: impl Fn(T) -> [u8; N]) {
+    for (element, sum) in bytes.as_chunks_mut().0.iter_mut().zip(sums) {
+        *element = convert(*sum);
     }
 }
 
@@ -166,8 +167,8 @@ mod tests {
 
     #[test]
     fn int16_results_saturate() {
-        let mut bytes = Vec::new();
-        convert_int(Kind::Int4ToInt16, &[32768, -32769, 5], &mut bytes);
+        let mut bytes = [0; 6];
+        store_ints(Kind::Int4ToInt16, &[32768, -32769, 5], &mut bytes);
         assert_eq!(bytes, [0xff, 0x7f, 0x00, 0x80, 5, 0]);
     }
 }

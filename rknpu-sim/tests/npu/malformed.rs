@@ -1,5 +1,6 @@
 //! Programs that a board would hang on or get wrong: none computes, each is named.
 
+use proptest::prelude::*;
 use rknpu_sim::engine::{Engine, Outcome, Run, Start};
 use rknpu_sim::npu::{Npu, Timing};
 
@@ -263,4 +264,69 @@ fn time_is_the_floor_and_the_longer_of_arithmetic_and_stream() {
     assert_eq!(busy(timing), 1100);
     assert_eq!(busy(Timing { int8_ops_per_second: 0, ..timing }), 1050);
     assert_eq!(busy(Timing::instant()), 0);
+}
+
+/// A program of any kind for the fuzzing below.
+fn any_program(kind: u8) -> (Shape, Listing) {
+    match kind % 5 {
+        0 => (SHAPE, encode::row_major(SHAPE, SHAPE.n)),
+        1 => (SHAPE, encode::planes(SHAPE)),
+        2 => {
+            let s = Shape { types: Types::Fp16Fp16, ..SHAPE };
+            (s, encode::row_major(s, s.n))
+        }
+        3 => {
+            let s = Shape { types: Types::Int8Int8 { multiplier: 3, shift: 4 }, ..SHAPE };
+            (s, encode::row_major(s, s.n))
+        }
+        _ => {
+            let s = Shape { types: Types::Int4Int16, ..SHAPE };
+            (s, encode::int4(s))
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2048))]
+
+    /// Whatever a program holds, the run ends, without a panic, and a hang has a reason.
+    #[test]
+    fn damaged_programs_end(
+        kind: u8, damage in prop::collection::vec((0usize..4096, any::<u64>(), any::<bool>()), 1..6),
+        tasks in 1u32..4, int_mask: u32, amount in 0u32..300,
+    ) {
+        let (s, listing) = any_program(kind);
+        let mut program = listing.bytes(Some((PROGRAM, 0x37)));
+        for (at, bits, whole) in damage {
+            let at = at % (program.len() / 8) * 8;
+            let mut entry = [0; 8];
+            entry.copy_from_slice(&program[at..at + 8]);
+            // A flipped bit of the value keeps the entry decodable; a new entry rarely is.
+            let old = u64::from_le_bytes(entry);
+            let new = if whole { bits } else { old ^ 1 << (16 + bits % 32) };
+            program[at..at + 8].copy_from_slice(&new.to_le_bytes());
+        }
+        let memory = memory(s, program);
+        let run = run(Start { tasks, int_mask, regcfg_amount: amount, ..START }, &memory);
+        if matches!(run.outcome, Outcome::Hang { .. }) {
+            prop_assert!(!run.findings.is_empty());
+        }
+    }
+
+    /// One flipped bit is refused before anything is written, or changes what is computed within the
+    /// output alone: nothing else is mapped for writing to.
+    #[test]
+    fn a_flipped_bit_is_refused_or_computes(
+        kind: u8, entry in 0usize..108, bit in 0u32..32,
+    ) {
+        let (s, mut listing) = any_program(kind);
+        let entry = entry % listing.0.len();
+        listing.0[entry].2 ^= 1 << bit;
+        let memory = memory(s, listing.bytes(None));
+        let run = run(start(&listing), &memory);
+        if matches!(run.outcome, Outcome::Hang { .. }) {
+            prop_assert!(run.findings[0].contains("expected") || run.findings[0].contains("0x"));
+            prop_assert!(!memory.was_written());
+        }
+    }
 }
