@@ -63,12 +63,19 @@ impl SpaceMap {
         self.read().iter().map(|(start, mapped)| mapped.end - start).sum()
     }
 
-    /// Runs an engine on a core's work in this domain, and says which buffers it touched.
-    pub(crate) fn run(&self, engine: &dyn Engine, start: &Start) -> (Run, Vec<Arc<Backing>>) {
-        let bus = JobBus { map: self, pins: Pins::default(), findings: Mutex::default() };
+    /// Runs an engine on a core's work in this domain.
+    pub(crate) fn run(&self, engine: &dyn Engine, start: &Start) -> Ran {
+        let (findings, fault) = (Mutex::default(), Mutex::default());
+        let bus = JobBus { map: self, pins: Pins::default(), findings, fault };
         let mut run = engine.run(start, &bus);
         run.findings.extend(bus.findings.into_inner().unwrap_or_else(PoisonError::into_inner));
-        (run, bus.pins.into_buffers())
+        let fault = bus.fault.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ran { run, touched: bus.pins.into_buffers(), fault }
+    }
+
+    /// Whether a range lies in one buffer.
+    pub(crate) fn holds(&self, iova: u64, len: u64) -> bool {
+        self.find(iova, len).is_ok()
     }
 
     /// The buffer that holds a range, and where; or how much of it is mapped.
@@ -84,17 +91,32 @@ impl SpaceMap {
     }
 }
 
+/// What came of an engine's run.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) run: Run,
+    /// Buffers that it touched.
+    pub(crate) touched: Vec<Arc<Backing>>,
+    /// The last access that met no mapping.
+    pub(crate) fault: Option<BusFault>,
+}
+
 #[derive(Debug)]
 struct JobBus<'m> {
     map: &'m SpaceMap,
     /// What the job has touched.
     pins: Pins,
     findings: Mutex<Vec<String>>,
+    fault: Mutex<Option<BusFault>>,
 }
 
 impl JobBus<'_> {
     fn find(&self, iova: u64, len: u64, write: bool) -> Result<(Arc<Backing>, usize), BusFault> {
-        self.map.find(iova, len).map_err(|mapped| BusFault { iova, len, write, mapped })
+        self.map.find(iova, len).map_err(|mapped| {
+            let fault = BusFault { iova, len, write, mapped };
+            *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault);
+            fault
+        })
     }
 
     fn stale(&self, iova: u64, len: usize, line: u64) {

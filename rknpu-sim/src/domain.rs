@@ -1,6 +1,7 @@
 //! The device's IOMMU domains: a table of 16, one of them live, counted.
 
 use crate::config::{Config, Domains};
+use crate::engine::BusFault;
 use crate::iova::{PAGE, Space};
 use crate::kernel::{Call, Channel, MS};
 use crate::report::Hazard;
@@ -92,6 +93,20 @@ impl Table {
     /// Domains made so far: id and domain.
     pub(crate) fn made(&self) -> impl Iterator<Item = (usize, &Domain)> {
         self.domains.iter().enumerate().filter_map(|(id, domain)| Some((id, domain.as_ref()?)))
+    }
+
+    /// A finding when what a job in domain `map` did not find mapped is mapped in another domain: its
+    /// buffers are of both.
+    pub(crate) fn elsewhere(&self, map: &Arc<SpaceMap>, fault: &BusFault) -> Option<String> {
+        let holds = |domain: &Domain| domain.map.holds(fault.iova, fault.len);
+        let (other, _) =
+            self.made().find(|(_, domain)| !Arc::ptr_eq(&domain.map, map) && holds(domain))?;
+        let (ran, _) = self.made().find(|(_, domain)| Arc::ptr_eq(&domain.map, map))?;
+        Some(format!(
+            "domains mixed: a job in domain {ran} uses IOVA {:#x}, which is mapped in domain {other} \
+             only; all buffers of a job must be in its domain",
+            fault.iova
+        ))
     }
 
     /// Makes `id` the live domain. The hardware must be idle.

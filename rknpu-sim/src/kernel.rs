@@ -4,6 +4,7 @@
 //! runs, and while memory is copied. On the virtual clock nothing takes time but waits: when every
 //! thread inside waits and no engine runs, the clock jumps to whatever is due first.
 
+use crate::bus::Ran;
 use crate::config::{Clock, Config};
 use crate::engine::{Outcome, Run, Start};
 use crate::job::Hardware;
@@ -316,11 +317,14 @@ impl Kernel {
         let began = state.time.now;
         drop(state);
         let Pending { start, generation, map } = job;
-        let (run, touched) = map.run(self.config.engine.as_ref(), &start);
+        let Ran { mut run, touched, fault } = map.run(self.config.engine.as_ref(), &start);
         let mut state = self.lock();
         self.tick(&mut state);
         state.time.engines -= 1;
         state.touched(start.core, generation, touched);
+        if let Some(fault) = fault {
+            run.findings.extend(state.domains.elsewhere(&map, &fault));
+        }
         self.finish(&mut state, start, generation, began, run);
         // The clock may go on now: whoever sleeps must look.
         state.time.untold = true;

@@ -49,6 +49,12 @@ int main(int argc, char **argv)
 	}
 	if (is(what, "too_many_tasks"))
 		submit.subcore[0].number = submit.task_number = 200;
+	if (is(what, "submitted_elsewhere")) {
+		/* Domain 1 is made by its first buffer. */
+		struct buffer there = make(fd, 4096, cached, 1);
+		drop(fd, &there);
+		submit.iommu_domain_id = 1;
+	}
 	if (is(what, "no_pc"))
 		submit.flags = 0;
 	if (is(what, "freed_under_job")) {
