@@ -1,4 +1,43 @@
-//! Model weights for the RK3588 NPU: read, quantise, tile, and keep in .orkpack files
+//! Model weights for the RK3588 NPU: read, quantise, tile, and keep in `.orkpack` files.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`model`] | opens GGUF and safetensors models and says which weights they hold |
+//! | [`dequant`] | GGUF block types to f32 |
+//! | [`quantise`] | f32 rows to int8, int4 and fp16, in the NPU's tiles |
+//! | [`tile`] | row-major matrices to tiles and back |
+//! | [`pack`] | `.orkpack` files, every version read, crash-safe writing |
+//! | [`convert`] | a whole model into a pack |
+//! | [`reference`](mod@reference) | the same products on the CPU, for checking |
+//!
+//! Nothing here knows of a device: whoever has one gives a `&mut [u8]` to fill. Tensors are never
+//! held whole as floats; a weight is dequantised a few rows at a time, in the cache, on the way to
+//! its tiles. The bytes of a pack depend on the model and the settings alone, not on the machine or
+//! the number of threads.
+//!
+//! What this is not: an inference engine. It knows which tensors are matrices of multiplications,
+//! and nothing of what a model does with them.
+//!
+//! ```
+//! use ork_weights::convert::{Options, convert};
+//! use ork_weights::model::{Model, OpenOptions, synth::Shape};
+//! use ork_weights::pack::Pack;
+//!
+//! let folder = tempfile::tempdir()?;
+//! let gguf = folder.path().join("model.gguf");
+//! Shape::tiny().write(std::fs::File::create(&gguf)?)?;
+//!
+//! // Once: a minute on a board.
+//! let model = Model::open(&gguf, &OpenOptions::default())?;
+//! convert(&model, folder.path().join("model.orkpack"), &Options::default(), |_| {})?;
+//!
+//! // From then on: a copy.
+//! let pack = Pack::open(folder.path().join("model.orkpack"))?;
+//! let entry = pack.get("blk.0.ffn_up.weight").ok_or("no such weight")?;
+//! let mut tiled = vec![0; entry.layout().bytes() as usize];
+//! pack.load_into(entry, &mut tiled)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod convert;
 pub mod dequant;
@@ -6,6 +45,7 @@ mod mapping;
 pub mod model;
 pub mod pack;
 pub mod quantise;
+pub mod reference;
 mod simd;
 pub mod tile;
 
