@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use ork_weights::model::Read;
+
 use crate::device::DeviceChoice;
 use crate::size::Size;
 
@@ -35,6 +37,8 @@ pub struct Cli {
 pub enum Command {
     /// Show a model running through a budget smaller than itself, and that nothing changes by it.
     Demo(DemoArgs),
+    /// Turn a model into a pack: dequantise, quantise, tile, write.
+    Convert(ConvertArgs),
     /// Show what a pack or a model holds.
     Inspect(InspectArgs),
     /// Check every byte of a pack against its checksums.
@@ -47,6 +51,14 @@ pub enum Command {
     Upgrade(UpgradeArgs),
     /// Run every weight of a pack or model through a budget, pass after pass.
     Stream(StreamArgs),
+    /// Say what will be resident and what will be streamed, and what a pass costs, before loading.
+    Plan(PlanArgs),
+    /// Measure what the device and its driver really do.
+    #[command(subcommand)]
+    Probe(ProbeCommand),
+    /// The simulated device.
+    #[command(subcommand)]
+    Sim(SimCommand),
     /// Show NPU load, memory traffic and window use as they are now.
     Top(TopArgs),
 }
@@ -79,6 +91,63 @@ pub struct DemoArgs {
     /// Device.
     #[command(flatten)]
     pub device: DeviceArgs,
+}
+
+/// What turns a model's values into codes.
+#[derive(Args, Clone, Debug, Default)]
+pub struct QuantiseArgs {
+    /// Storage of every weight: int8, o4n1, nf4, int4, rotated-int8, int4-as-int8, or source, which goes by the bits of the model's values. Groups of scales as in int4:128.
+    #[arg(long, value_name = "TIER")]
+    pub tier: Option<String>,
+    /// Storage by name: PATTERN=TIER, where * stands for anything; the first that fits counts.
+    #[arg(long, value_name = "PATTERN=TIER")]
+    pub tier_map: Vec<String>,
+    /// Importance of inputs, from an imatrix file: clips are searched to weigh errors by it.
+    #[arg(long, value_name = "FILE")]
+    pub imatrix: Option<PathBuf>,
+    /// Round at random, in proportion to the remainder, with this seed.
+    #[arg(long, value_name = "SEED")]
+    pub stochastic: Option<u64>,
+    /// Also convert the output head that shares its values with the token embedding.
+    #[arg(long)]
+    pub tied_head: bool,
+}
+
+/// `ork convert`.
+#[derive(Args, Clone, Debug)]
+pub struct ConvertArgs {
+    /// A GGUF file (the first of a split one), a safetensors file, or a safetensors index.
+    pub model: PathBuf,
+    /// The pack; by default beside the model, with the extension .orkpack.
+    #[arg(short, long, value_name = "PACK")]
+    pub output: Option<PathBuf>,
+    /// Codes.
+    #[command(flatten)]
+    pub quantise: QuantiseArgs,
+    /// Container version: 2 by default; 5 and 7 for readers of the C project that want them.
+    #[arg(long, value_name = "2|5|7", default_value_t = 2)]
+    pub pack_version: u32,
+    /// Put a stamp page in front of each tiled blob, as the newest loaders of the C project want.
+    #[arg(long)]
+    pub stamped: bool,
+    /// Overwrite a pack of another model, or of other settings.
+    #[arg(long)]
+    pub replace: bool,
+    /// Hash the whole model instead of its header and a sample, for the identity in the pack.
+    #[arg(long)]
+    pub full_hash: bool,
+    /// How to read the model: through a mapping, or by large reads past the page cache.
+    #[arg(long, value_name = "mmap|direct", default_value = "mmap")]
+    pub read: Read,
+    /// Drop the model's pages from memory behind the conversion; also set by ORK_EVICT_SRC=1.
+    #[arg(long)]
+    pub evict_src: bool,
+    /// Print error, bits and bytes of every weight, and write them as JSON to FILE if one is given.
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    pub report: Option<Option<PathBuf>>,
+    /// Threads; 0 takes all cores.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub threads: usize,
 }
 
 /// `ork inspect`.
@@ -168,6 +237,131 @@ pub struct StreamArgs {
     /// Device.
     #[command(flatten)]
     pub device: DeviceArgs,
+}
+
+/// `ork plan`.
+#[derive(Args, Clone, Debug)]
+pub struct PlanArgs {
+    /// A pack, a model, a file of shapes, or the name of a model whose shapes are known.
+    #[arg(value_name = "PACK|MODEL|SHAPES")]
+    pub file: PathBuf,
+    /// The machine: rk3588-4g, -8g, -16g or -32g. May be given several times.
+    #[arg(long, value_name = "BOARD", default_value = "rk3588-16g")]
+    pub board: Vec<String>,
+    /// Rows of the largest batch, for which scratch memory is kept.
+    #[arg(long, value_name = "M")]
+    pub rows: Option<u32>,
+    /// Upper bound of device memory, scratch included; by default what the board can hold.
+    #[arg(long, value_name = "SIZE")]
+    pub budget: Option<Size>,
+    /// Play a trace of uses through every policy: a line NAME BYTES for the first use of a weight,
+    /// NAME for others.
+    #[arg(long, value_name = "TRACE")]
+    pub simulate: Option<PathBuf>,
+    /// Draw the residency map as one self-contained page.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
+
+/// `ork probe …`.
+#[derive(Debug, Subcommand)]
+pub enum ProbeCommand {
+    /// Allocate until the driver refuses, in each domain, created only and mapped: the window.
+    Window(WindowArgs),
+    /// Stream weights through one window, one at a time; exit code 2 on a leak.
+    Stream(StreamProbeArgs),
+    /// Pack a weight, dump it, load the dump and dump that: equality, times, ratio.
+    Persist(PersistArgs),
+    /// Fill several domains and alternate jobs between them, checked against the CPU.
+    Domains(DomainsArgs),
+    /// Run a tiny job on each core, checked against the CPU.
+    Cores(DeviceArgs),
+    /// Copy rates into cacheable, write-combined and uncached buffers.
+    Fill(FillArgs),
+}
+
+/// `ork probe window`.
+#[derive(Args, Clone, Debug)]
+pub struct WindowArgs {
+    /// Bytes of each buffer.
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    pub size: Size,
+    /// One domain only.
+    #[arg(long, value_name = "INDEX")]
+    pub domain: Option<u32>,
+    /// Device.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+/// `ork probe stream`.
+#[derive(Args, Clone, Debug)]
+pub struct StreamProbeArgs {
+    /// Bytes of each weight.
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    pub size: Size,
+    /// Weights.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub rounds: u32,
+    /// Device.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+/// `ork probe persist`.
+#[derive(Args, Clone, Debug)]
+pub struct PersistArgs {
+    /// Inputs of the weight.
+    #[arg(short, value_name = "K", default_value_t = 4096)]
+    pub k: u32,
+    /// Output channels of the weight.
+    #[arg(short, value_name = "N", default_value_t = 4096)]
+    pub n: u32,
+    /// Device.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+/// `ork probe domains`.
+#[derive(Args, Clone, Debug)]
+pub struct DomainsArgs {
+    /// Domains to use; by default 4, or as many as there are.
+    #[arg(long, value_name = "N")]
+    pub count: Option<u32>,
+    /// Bytes to fill each with.
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    pub size: Size,
+    /// Jobs in each.
+    #[arg(long, value_name = "N", default_value_t = 25)]
+    pub rounds: u32,
+    /// Device.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+/// `ork probe fill`.
+#[derive(Args, Clone, Debug)]
+pub struct FillArgs {
+    /// Bytes of each buffer.
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    pub size: Size,
+    /// Device.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+/// `ork sim …`.
+#[derive(Debug, Subcommand)]
+pub enum SimCommand {
+    /// Replay recordings of the real driver against the simulated one.
+    Replay(ReplayArgs),
+}
+
+/// `ork sim replay`.
+#[derive(Args, Clone, Debug)]
+pub struct ReplayArgs {
+    /// Folder of recorded scenarios.
+    pub folder: PathBuf,
 }
 
 /// `ork top`.

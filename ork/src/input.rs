@@ -13,7 +13,7 @@ use crate::output::Report;
 /// What a file is.
 pub(crate) enum Input {
     /// An `.orkpack`.
-    Pack(Pack<PackFile>),
+    Pack(Box<Pack<PackFile>>),
     /// A GGUF or safetensors model.
     Model(Box<Model>),
 }
@@ -28,7 +28,7 @@ impl Input {
         if &start == b"GGUF" || matches!(extension, Some("gguf" | "safetensors" | "json")) {
             return open_model(path, &OpenOptions::default()).map(|m| Input::Model(Box::new(m)));
         }
-        open_pack(path).map(Input::Pack)
+        open_pack(path).map(|pack| Input::Pack(Box::new(pack)))
     }
 }
 

@@ -1,10 +1,14 @@
 //! One module per command.
 
+mod convert;
 mod demo;
 mod diff;
 mod extract;
 mod inspect;
 mod models;
+mod plan;
+mod probe;
+mod sim;
 mod stream;
 mod top;
 mod upgrade;
@@ -28,6 +32,10 @@ pub fn run(cli: &Cli) -> Result<()> {
         Command::Diff(args) => diff::run(args, report),
         Command::Extract(args) => extract::run(args, report),
         Command::Upgrade(args) => upgrade::run(args, report),
+        Command::Convert(args) => convert::run(args, report),
+        Command::Plan(args) => plan::run(args, report),
+        Command::Probe(command) => probe::run(command, report),
+        Command::Sim(command) => sim::run(command, report),
         Command::Top(args) => top::run(args, report),
     }
 }

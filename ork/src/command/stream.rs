@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
+use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -69,7 +70,7 @@ pub(super) fn run(args: &StreamArgs, report: Report) -> Result<()> {
     };
     let recorder = (args.trace.is_some() || args.html.is_some()).then(|| Arc::new(Recorder::new()));
     let rss = PeakRss::start();
-    let mut session = Session::new(&device, &[source.clone()], &settings, recorder.clone())?;
+    let mut session = Session::new(&device, slice::from_ref(&source), &settings, recorder.clone())?;
     let progress = Progress::bytes("stream", source.bytes() * u64::from(args.passes));
     let mut passes = Vec::new();
     for _ in 0..args.passes {
@@ -131,7 +132,7 @@ fn pass_view(
 /// A pack as it is; a model with the pack that ORK_PERSIST names, which is made when it is not there.
 fn open(path: &Path, environment: &Environment, report: Report) -> Result<Source> {
     let model = match Input::open(path)? {
-        Input::Pack(pack) => return Ok(Source::pack(pack)),
+        Input::Pack(pack) => return Ok(Source::pack(*pack)),
         Input::Model(model) => *model,
     };
     for skipped in model.skipped() {

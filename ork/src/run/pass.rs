@@ -7,7 +7,7 @@ use ork_cache::config::PolicyKind;
 use ork_cache::prefetch::Prefetcher;
 use ork_cache::stats::Stats;
 use ork_cache::trace::Recorder;
-use ork_cache::{Cache, DomainId, Visit};
+use ork_cache::{Cache, DomainId, Visit, WeightId};
 use rknpu::{Device, Int4, Int8, JobStats, Layout, Matmul, MatmulLimits, Precision};
 
 use super::activations::{Activations, Digest};
@@ -46,6 +46,8 @@ pub struct Session {
     cache: Cache<Npu>,
     verify: bool,
     recorder: Option<Arc<Recorder>>,
+    /// What the prefetcher will follow, once no pack is being made.
+    ahead: Vec<WeightId>,
 }
 
 #[derive(Debug)]
@@ -119,11 +121,8 @@ impl Session {
             true => Some(Prefetcher::new(&cache).map_err(Error::Thread)?),
             false => None,
         };
-        if let Some(prefetcher) = &prefetcher {
-            prefetcher.follow(&streamed);
-        }
         let models = sources.iter().zip(placed).map(|(s, p)| Model::new(s, p, settings.rows));
-        Ok(Session {
+        let mut session = Session {
             _publisher: publish(&cache, device, settings),
             prefetcher,
             models: models.collect(),
@@ -131,7 +130,10 @@ impl Session {
             cache,
             verify: settings.verify,
             recorder,
-        })
+            ahead: streamed,
+        };
+        session.prefetch();
+        Ok(session)
     }
 
     /// One pass over model number `model`.
@@ -169,7 +171,19 @@ impl Session {
         }
         leave(&mut visit);
         model.totals.passes += 1;
-        model.source.end_of_pass().map_err(Error::Pack)
+        model.source.end_of_pass().map_err(Error::Pack)?;
+        self.prefetch();
+        Ok(())
+    }
+
+    /// Lets the prefetcher begin, unless loads must come in order of use.
+    fn prefetch(&mut self) {
+        if let Some(prefetcher) = &self.prefetcher
+            && !self.ahead.is_empty()
+            && !self.models.iter().any(|model| model.source.is_building())
+        {
+            prefetcher.follow(&std::mem::take(&mut self.ahead));
+        }
     }
 
     /// What model number `model` has done.

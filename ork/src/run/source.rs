@@ -25,7 +25,7 @@ pub struct Source {
 
 #[derive(Debug)]
 enum Origin {
-    Pack(Pack<PackFile>),
+    Pack(Box<Pack<PackFile>>),
     Model(Box<Packing>),
 }
 
@@ -46,7 +46,7 @@ impl Source {
     /// The weights of a pack, in the order of the file, which is the order of use.
     pub fn pack(pack: Pack<PackFile>) -> Source {
         let items = pack.entries().iter().map(|e| Item::new(e.name.clone(), e.layout())).collect();
-        Source::new(items, Origin::Pack(pack))
+        Source::new(items, Origin::Pack(Box::new(pack)))
     }
 
     /// The weights of a model, quantised to int8 each time they are needed. With `building` each is
@@ -141,6 +141,13 @@ impl Source {
         let mut rows = vec![0; tile::rows_bytes(&item.layout) as usize];
         tile::untile(&item.layout, &tiled, &mut rows).map_err(cause)?;
         Ok(rows.into_iter().map(|byte| byte as i8).collect())
+    }
+
+    /// Whether a pack is being made: weights must then be loaded in order of use, which becomes the
+    /// order of the pack.
+    pub fn is_building(&self) -> bool {
+        let Origin::Model(packing) = &self.origin else { return false };
+        packing.building.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     /// Ends a pass: a pack that has got all its weights is finished, and serves from now on.

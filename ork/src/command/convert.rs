@@ -1,0 +1,122 @@
+//! `ork convert`: a model into a pack.
+
+use std::path::Path;
+
+use ork_cache::config::Environment;
+use ork_weights::convert::{Imatrix, Options, Report as Converted, TierChoice, convert};
+use ork_weights::model::OpenOptions;
+use ork_weights::pack::WriterOptions;
+
+use crate::cli::{ConvertArgs, QuantiseArgs};
+use crate::error::{Error, Result};
+use crate::input::open_model;
+use crate::memory::PeakRss;
+use crate::output::{Progress, Report, Table, seconds};
+use crate::size::Size;
+
+/// Runs the command.
+///
+/// # Errors
+/// [`Error::Input`] when the model cannot be read or the pack not be written; what stood at the
+/// pack's place then stands there still.
+pub(super) fn run(args: &ConvertArgs, report: Report) -> Result<()> {
+    let environment = Environment::read().map_err(|e| Error::Usage(e.to_string()))?;
+    let open = OpenOptions { read: args.read, tied_head: args.quantise.tied_head };
+    let rss = PeakRss::start();
+    let model = open_model(&args.model, &open)?;
+    for skipped in model.skipped() {
+        report.note(format!("not taken: {}: {}", skipped.name, skipped.reason));
+    }
+    let target = args.output.clone().unwrap_or_else(|| args.model.with_extension("orkpack"));
+    let imatrix = args.quantise.imatrix.as_deref().map(imatrix).transpose()?;
+    let options = Options {
+        tiers: tiers(&args.quantise)?,
+        imatrix: imatrix.as_ref(),
+        stochastic: args.quantise.stochastic,
+        writer: WriterOptions {
+            version: args.pack_version,
+            stamped: args.stamped,
+            replace: args.replace,
+            ..WriterOptions::default()
+        },
+        full_hash: args.full_hash,
+        evict_source: args.evict_src || environment.evict_source,
+        measure: args.report.is_some(),
+    };
+    let progress = Progress::bytes("convert", model.weights().iter().map(|w| w.bytes).sum());
+    let mut done = 0;
+    let mut work = || {
+        convert(&model, &target, &options, |at| {
+            progress.add(at.bytes - done);
+            done = at.bytes;
+        })
+    };
+    let converted = match args.threads {
+        0 => work(),
+        threads => {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+            pool.map_err(|e| Error::Usage(format!("--threads {threads}: {e}")))?.install(work)
+        }
+    };
+    let converted = converted.map_err(Error::input(&target))?;
+    drop(progress);
+    if let Some(Some(path)) = &args.report {
+        let json = serde_json::to_vec_pretty(&converted).map_err(Error::input(path))?;
+        std::fs::write(path, json).map_err(Error::file("write", path))?;
+    }
+    report.print(&converted, || text(&converted, args.report.is_some(), rss.bytes()))
+}
+
+fn imatrix(path: &Path) -> Result<Imatrix> {
+    Imatrix::open(path).map_err(Error::input(path))
+}
+
+/// The tiers that the arguments ask for: rules by name before the tier of all others.
+fn tiers(args: &QuantiseArgs) -> Result<TierChoice> {
+    let usage = Error::Usage;
+    let mut choice = match args.tier.as_deref() {
+        None => TierChoice::default(),
+        Some("source") => TierChoice::by_source(),
+        Some(tier) => TierChoice::fixed(tier.parse().map_err(usage)?),
+    };
+    args.tier_map.iter().try_for_each(|rule| choice.add(rule).map_err(Error::Usage))?;
+    Ok(choice)
+}
+
+fn text(converted: &Converted, all: bool, rss: Option<u64>) -> String {
+    let mut text = String::new();
+    if all {
+        let mut table = Table::new(["weight", "K", "N", "from", "to", "bits", "bytes", "error"]);
+        for weight in &converted.weights {
+            table.row([
+                weight.name.to_string(),
+                weight.k.to_string(),
+                weight.n.to_string(),
+                weight.source.to_owned(),
+                weight.tier.clone(),
+                format!("{:.2}", weight.bits),
+                Size(weight.bytes).to_string(),
+                weight.error.map_or("-".into(), |e| format!("{:.3} %", e * 100.0)),
+            ]);
+        }
+        text = format!("{table}\n");
+    }
+    let rate = converted.source_bytes() as f64 / 1e6 / converted.time.as_secs_f64().max(1e-9);
+    text.push_str(&format!(
+        "{}: {} weights, {}, from {} in {} ({rate:.0} MB/s), {} tensors not taken, peak RSS {}\n",
+        converted.path.display(),
+        converted.weights.len(),
+        Size(converted.bytes),
+        Size(converted.source_bytes()),
+        seconds(converted.time),
+        converted.skipped.len(),
+        rss.map_or("unknown".into(), |bytes| Size(bytes).to_string()),
+    ));
+    if converted.resumed() > 0 {
+        text.push_str(&format!(
+            "{} of them were left by an interrupted conversion\n",
+            converted.resumed()
+        ));
+    }
+    text
+}

@@ -1,0 +1,155 @@
+//! `ork probe`: what the device and its driver really do.
+
+use rknpu::{Device, Domain, Layout, Precision, probe, reference};
+use serde_json::{Value, json};
+
+use crate::cli::{
+    DeviceArgs, DomainsArgs, FillArgs, PersistArgs, ProbeCommand, StreamProbeArgs, WindowArgs,
+};
+use crate::error::{Error, Result};
+use crate::output::Report;
+
+/// Runs the probe.
+///
+/// # Errors
+/// [`Error::Leak`] when memory does not come back; [`Error::Check`] when results or bytes are wrong;
+/// [`Error::Device`].
+pub(super) fn run(command: &ProbeCommand, report: Report) -> Result<()> {
+    match command {
+        ProbeCommand::Window(args) => window(args, report),
+        ProbeCommand::Stream(args) => stream(args, report),
+        ProbeCommand::Persist(args) => persist(args, report),
+        ProbeCommand::Domains(args) => domains(args, report),
+        ProbeCommand::Cores(args) => cores(args, report),
+        ProbeCommand::Fill(args) => fill(args, report),
+    }
+}
+
+fn window(args: &WindowArgs, report: Report) -> Result<()> {
+    let device = args.device.device.open(report)?;
+    let all = 0..device.capabilities().domains.count();
+    let chosen = args.domain.map_or(all, |domain| domain..domain.saturating_add(1));
+    let mut found = Vec::new();
+    for domain in chosen {
+        for mapped in [false, true] {
+            let one = probe::window(&device.domain(domain)?, args.size.0, mapped)?;
+            // On a board each takes seconds: what is known is shown.
+            if !report.json {
+                report.print(&Value::Null, || one.to_string())?;
+            }
+            found.push(one);
+        }
+    }
+    let value = found.iter().map(|one| {
+        json!({
+            "domain": one.domain, "buffer_bytes": one.chunk, "mapped": one.mapped,
+            "buffers": one.buffers, "bytes": one.chunks(), "errno": one.errno.raw_os_error(),
+            "window": one.window, "lowest_iova": one.lowest, "highest_iova": one.highest,
+            "seconds": one.time.as_secs_f64(),
+        })
+    });
+    match report.json {
+        true => report.print(&value.collect::<Vec<_>>(), String::new),
+        false => Ok(()),
+    }
+}
+
+fn stream(args: &StreamProbeArgs, report: Report) -> Result<()> {
+    let domain = open_domain(&args.device, report)?;
+    let size = length(args.size.0)?;
+    let found = probe::stream(&domain, size, args.rounds, |round, bytes| {
+        bytes.fill(round as u8);
+    })?;
+    let value = json!({
+        "weight_bytes": found.weight, "done": found.done, "wanted": found.wanted,
+        "peak": found.peak, "left": found.left, "addresses": found.addresses,
+        "seconds": found.time.as_secs_f64(), "clean": found.is_clean(),
+    });
+    report.print(&value, || found.to_string())?;
+    match found.is_clean() {
+        true => Ok(()),
+        false => Err(Error::Leak(format!(
+            "memory leaks: {} of {} weights went through and {} bytes are left; the window is whole again after a reboot",
+            found.done, found.wanted, found.left
+        ))),
+    }
+}
+
+fn persist(args: &PersistArgs, report: Report) -> Result<()> {
+    let domain = open_domain(&args.device, report)?;
+    let layout = Layout::new(args.k, args.n, Precision::Int8);
+    let layout = layout.map_err(|e| Error::Usage(e.to_string()))?;
+    let found = probe::persist(&domain, length(layout.bytes())?, |out| {
+        reference::tile_i8(layout, |k, n| (k * 31 + n * 17) as i8, out);
+    })?;
+    let value = json!({
+        "bytes": found.bytes, "identical": found.differs_at.is_none(),
+        "differs_at": found.differs_at, "pack_seconds": found.pack.as_secs_f64(),
+        "load_seconds": found.load.as_secs_f64(), "speed_up": found.speed_up(),
+    });
+    report.print(&value, || found.to_string())?;
+    match found.differs_at {
+        None => Ok(()),
+        Some(at) => Err(Error::Check(format!("the dumps differ from byte {at} on"))),
+    }
+}
+
+fn domains(args: &DomainsArgs, report: Report) -> Result<()> {
+    let device = args.device.device.open(report)?;
+    let count = args.count.unwrap_or_else(|| device.capabilities().domains.count().min(4));
+    let found = probe::domains(&device, count, args.size.0, args.rounds)?;
+    let value = json!({
+        "domains": found.domains, "mapped": found.mapped, "jobs": found.jobs,
+        "wrong": found.wrong, "first_wrong": found.first_wrong, "switches": found.switches,
+        "seconds": found.time.as_secs_f64(),
+    });
+    report.print(&value, || found.to_string())?;
+    match found.wrong {
+        0 => Ok(()),
+        wrong => Err(Error::Check(format!("{wrong} of {} jobs gave wrong results", found.jobs))),
+    }
+}
+
+fn cores(args: &DeviceArgs, report: Report) -> Result<()> {
+    let device = args.device.open(report)?;
+    let found = probe::cores(&device)?;
+    let value: Vec<Value> = found
+        .cores
+        .iter()
+        .map(|core| {
+            json!({
+                "core": core.core, "works": core.works(), "right": core.right,
+                "busy_seconds": core.busy.as_secs_f64(), "error": core.error,
+            })
+        })
+        .collect();
+    report.print(&value, || found.to_string())?;
+    match found.cores.iter().filter(|core| !core.works()).count() {
+        0 => Ok(()),
+        broken => Err(Error::Check(format!("{broken} of {} cores do not work", found.cores.len()))),
+    }
+}
+
+fn fill(args: &FillArgs, report: Report) -> Result<()> {
+    let domain = open_domain(&args.device, report)?;
+    let found = probe::fill(&domain, length(args.size.0)?)?;
+    let rate = |rate: &probe::FillRate| {
+        json!({
+            "mapping": rate.mapping, "seconds": rate.time.as_secs_f64(),
+            "gb_per_s": found.gb_per_s(rate),
+        })
+    };
+    let value = json!({
+        "bytes": found.bytes, "rates": found.rates.iter().map(rate).collect::<Vec<_>>(),
+    });
+    report.print(&value, || found.to_string())
+}
+
+fn open_domain(args: &DeviceArgs, report: Report) -> Result<Domain> {
+    let device: Device = args.device.open(report)?;
+    Ok(device.new_domain()?)
+}
+
+fn length(bytes: u64) -> Result<usize> {
+    usize::try_from(bytes).map_err(|_| Error::Usage(format!("{bytes} bytes are too many")))
+}

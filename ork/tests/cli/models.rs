@@ -1,0 +1,170 @@
+//! Models converted, run and planned.
+
+use std::fs;
+
+use super::{fails, json, made, model, ork, pack, text};
+use ork_weights::model::synth::Shape;
+
+#[test]
+fn demo_says_that_nothing_changes() {
+    let demo = json(&["demo", "--device", "sim", "--size", "3M", "--rows", "3"]);
+    assert_eq!(demo["identical"], true);
+    let rows = demo["rows"].as_array().unwrap();
+    let ways: Vec<&str> = rows.iter().map(|row| row["way"].as_str().unwrap()).collect();
+    assert_eq!(ways, ["resident", "convert", "reload", "prefetch", "two_models"]);
+    assert!(rows.iter().all(|row| row["peak_weights"].as_u64() <= row["budget"].as_u64()));
+
+    let (_folder, model) = model();
+    let output = ork(&["demo", text(&model), "--device", "sim"]).assert().success();
+    let text = String::from_utf8(output.get_output().stdout.clone()).unwrap();
+    assert!(text.contains("All 5 digests are identical."), "{text}");
+}
+
+#[test]
+fn a_conversion_is_repeatable_on_any_number_of_threads() {
+    let (folder, model) = model();
+    let (one, all) = (folder.path().join("one.orkpack"), folder.path().join("all.orkpack"));
+    ork(&["convert", text(&model), "-o", text(&one), "--threads", "1"]).assert().success();
+    ork(&["convert", text(&model), "-o", text(&all)]).assert().success();
+    assert!(fs::read(&one).unwrap() == fs::read(&all).unwrap());
+    ork(&["diff", text(&one), text(&all)]).assert().success();
+}
+
+#[test]
+fn a_report_has_every_weight_and_its_error() {
+    let (folder, model) = model();
+    let file = folder.path().join("report.json");
+    let args = ["convert", text(&model), "--tier", "int8", "--tier-map", "*ffn_up*=nf4"];
+    let report = json(&[&args[..], &["--report", text(&file)]].concat());
+    let weights = report["weights"].as_array().unwrap();
+    let tier = |part: &str| {
+        let weight = weights.iter().find(|w| w["name"].as_str().unwrap().contains(part)).unwrap();
+        weight["tier"].as_str().unwrap().to_owned()
+    };
+    assert_eq!((tier("ffn_up"), tier("ffn_down")), ("nf4".into(), "int8".into()));
+    assert!(weights.iter().all(|w| w["error"].as_f64().is_some_and(|e| e < 0.2)));
+    let written: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    assert_eq!(written["weights"], report["weights"]);
+}
+
+#[test]
+fn what_is_not_taken_is_named() {
+    let (_folder, model) = model();
+    let view = json(&["inspect", text(&model)]);
+    let skipped = view["skipped"].as_array().unwrap();
+    assert!(skipped.iter().any(|s| s["name"] == "token_embd.weight"));
+    let output = ork(&["convert", text(&model)]).assert().success();
+    let notes = String::from_utf8(output.get_output().stderr.clone()).unwrap();
+    assert_eq!(notes.matches("not taken: ").count(), skipped.len(), "{notes}");
+}
+
+#[test]
+fn streaming_agrees_with_the_cpu_in_every_tier() {
+    for tier in ["int8", "o4n1", "nf4", "int4", "rotated-int8", "int4-as-int8"] {
+        let (folder, model) = model();
+        let pack = folder.path().join("model.orkpack");
+        ork(&["convert", text(&model), "--tier", tier]).assert().success();
+        let run = json(&[
+            "stream",
+            text(&pack),
+            "--device",
+            "sim",
+            "--budget",
+            "300K",
+            "--rows",
+            "3",
+            "--verify",
+        ]);
+        assert!(run["results_verified"].as_u64() > Some(0), "{tier}");
+        assert!(run["passes"][1]["loads"].as_u64() > Some(0), "{tier} was resident: {run}");
+    }
+}
+
+#[test]
+fn a_model_is_packed_while_it_streams_and_loaded_the_next_time() {
+    let (folder, model) = model();
+    let pack = folder.path().join("made.orkpack");
+    let args = ["stream", text(&model), "--device", "sim", "--budget", "600K", "--json"];
+    let run = || {
+        let output = ork(&args).env("ORK_PERSIST", &pack).assert().success();
+        let output = output.get_output().stdout.clone();
+        serde_json::from_slice::<serde_json::Value>(&output).unwrap()
+    };
+    let first = run();
+    assert!(first["passes"][0]["packed"].as_u64() > Some(0));
+    assert_eq!(first["passes"][1]["packed"], 0, "the second pass loads from the pack");
+    let second = run();
+    assert_eq!(second["passes"][0]["packed"], 0);
+    assert_eq!(first["digest"], second["digest"]);
+    ork(&["verify", text(&pack), "--model", text(&model)]).assert().success();
+}
+
+#[test]
+fn every_policy_gives_the_same_results() {
+    let (_folder, _model, pack) = pack();
+    let run = |policy: &str| {
+        let args = ["stream", text(&pack), "--device", "sim", "--budget", "600K", "--json"];
+        let output = ork(&args).env("ORK_CACHE_POLICY", policy).assert().success();
+        let view: serde_json::Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+        view["digest"].clone()
+    };
+    let digest = run("pinned_ring");
+    for policy in ["next_use", "lru", "lfu", "s3fifo"] {
+        assert_eq!(run(policy), digest, "{policy}");
+    }
+}
+
+#[test]
+fn a_run_is_drawn() {
+    let (folder, _model, pack) = pack();
+    let (trace, page) = (folder.path().join("trace.json"), folder.path().join("page.html"));
+    let args = ["stream", text(&pack), "--device", "sim", "--budget", "600K"];
+    ork(&[&args[..], &["--trace", text(&trace), "--html", text(&page)]].concat())
+        .assert()
+        .success();
+    let trace: serde_json::Value = serde_json::from_slice(&fs::read(trace).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let names: Vec<&str> = events
+        .iter()
+        .filter(|event| event["name"] == "thread_name")
+        .filter_map(|event| event["args"]["name"].as_str())
+        .collect();
+    for track in ["core 0", "prefetch", "domain 0"] {
+        assert!(names.contains(&track), "{track} is not among {names:?}");
+    }
+    let page = fs::read_to_string(page).unwrap();
+    assert!(page.contains("<svg") && page.contains("core 0") && page.ends_with("</html>\n"));
+}
+
+#[test]
+fn plans_are_printed_before_anything_runs() {
+    let big = json(&["plan", "llama-3.1-70b", "--board", "rk3588-16g", "--board", "rk3588-32g"]);
+    let plans = big["plans"].as_array().unwrap();
+    assert_eq!(plans.len(), 2);
+    let loads = |plan: &serde_json::Value| plan["cost"]["bytes_per_pass"].as_u64().unwrap();
+    assert!(loads(&plans[1]) < loads(&plans[0]), "more RAM streams less");
+
+    let (folder, model) = made(Shape { experts: 4, ..Shape::tiny() });
+    let page = folder.path().join("plan.html");
+    let output = ork(&["plan", text(&model), "--html", text(&page)]).assert().success();
+    let text_out = String::from_utf8(output.get_output().stdout.clone()).unwrap();
+    assert!(text_out.contains("RESIDENT") && text_out.contains("LRU"), "{text_out}");
+    assert!(fs::read_to_string(page).unwrap().contains("<svg"));
+
+    fails(&["plan", "no-such-model"], 2, &["llama-3.1-70b"]);
+    fails(&["plan", "gemma-2-9b", "--board", "toaster"], 2, &["rk3588-16g"]);
+    fails(&["plan", "gemma-2-9b", "--budget", "1M"], 2, &["raise the budget"]);
+}
+
+#[test]
+fn policies_are_compared_on_a_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("uses.txt");
+    fs::write(&trace, "a 4096\nb 4096\nc 4096\na\nb\nc\na\n").unwrap();
+    let view = json(&["plan", "gemma-2-9b", "--simulate", text(&trace)]);
+    let policies = view["simulated"]["policies"].as_array().unwrap();
+    assert_eq!(policies.len(), 5);
+    assert!(policies.iter().all(|row| row["outcome"]["hits"] == 4));
+    fs::write(&trace, "a\n").unwrap();
+    fails(&["plan", "gemma-2-9b", "--simulate", text(&trace)], 3, &["line 1"]);
+}

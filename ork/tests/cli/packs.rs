@@ -1,0 +1,90 @@
+//! Packs inspected, compared, taken apart and rewritten.
+
+use std::fs;
+use std::path::Path;
+
+use super::{fails, json, made, ork, pack, text};
+use ork_weights::model::synth::Shape;
+
+/// Packs of the C project's versions.
+fn golden() -> Vec<std::path::PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/orkpack");
+    let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+    let packs: Vec<_> =
+        files.filter(|path| path.extension().is_some_and(|e| e == "orkpack")).collect();
+    assert!(!packs.is_empty());
+    packs
+}
+
+#[test]
+fn a_pack_says_what_it_is() {
+    let (_folder, _model, pack) = pack();
+    let view = json(&["inspect", text(&pack)]);
+    assert_eq!((&view["kind"], &view["version"]), (&"pack".into(), &2.into()));
+    assert!(view["identity"]["sample_hash"].is_string());
+    let weights = view["weights"].as_array().unwrap();
+    assert!(weights.iter().all(|w| w["dtype"] == "int8" && w["checksum"].is_string()));
+    ork(&["inspect", text(&pack)]).assert().success();
+}
+
+#[test]
+fn packs_of_every_version_are_upgraded() {
+    let folder = tempfile::tempdir().unwrap();
+    for old in golden() {
+        let new = folder.path().join(old.file_name().unwrap());
+        let before = json(&["inspect", text(&old)]);
+        ork(&["upgrade", text(&old), "-o", text(&new)]).assert().success();
+        let after = json(&["inspect", text(&new)]);
+        assert_eq!(after["version"], 2);
+        let names = |view: &serde_json::Value| {
+            let weights = view["weights"].as_array().unwrap();
+            weights.iter().map(|w| w["name"].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&before), names(&after), "{}", old.display());
+        ork(&["diff", text(&old), text(&new)]).assert().success();
+        let verified = json(&["verify", text(&new)]);
+        assert_eq!(verified["checksummed"], verified["weights"]);
+    }
+}
+
+#[test]
+fn differences_are_found_and_counted() {
+    let (_folder, model, pack) = pack();
+    let (_other, tuned) = made(Shape { seed: 9, ..Shape::tiny() });
+    let other = tuned.with_extension("orkpack");
+    ork(&["convert", text(&tuned)]).assert().success();
+    let assert = ork(&["diff", text(&pack), text(&other), "--json"]).assert().code(1);
+    let view: serde_json::Value = serde_json::from_slice(&assert.get_output().stdout).unwrap();
+    let differing = view["differing"].as_array().unwrap();
+    assert!(!differing.is_empty());
+    assert!(differing.iter().all(|d| d["codes_differing"].as_u64() > Some(0)));
+    ork(&["convert", text(&model), "-o", text(&other), "--replace", "--tier", "nf4"])
+        .assert()
+        .success();
+    let assert = ork(&["diff", text(&pack), text(&other)]).assert().code(1);
+    let table = String::from_utf8(assert.get_output().stdout.clone()).unwrap();
+    assert!(table.contains("int8 and o4n1"), "{table}");
+}
+
+#[test]
+fn a_weight_is_extracted_as_numpy_reads_it() {
+    let (folder, _model, pack) = pack();
+    let name = "blk.0.attn_q.weight";
+    ork(&["extract", text(&pack), name, "-o", text(folder.path())]).assert().success();
+    let codes = fs::read(folder.path().join(format!("{name}.npy"))).unwrap();
+    assert!(codes.starts_with(b"\x93NUMPY\x01\x00"));
+    assert_eq!(codes.len(), 128 + 256 * 256);
+    let scales = fs::read(folder.path().join(format!("{name}.scales.npy"))).unwrap();
+    assert_eq!(scales.len(), 128 + 4 * 256);
+    fails(&["extract", text(&pack), "attn_q"], 2, &["blk.0.attn_q.weight", "did you mean"]);
+    fails(&["extract", text(&pack), "--stub"], 2, &["no GGUF"]);
+}
+
+#[test]
+fn standard_output_may_close_early() {
+    let (_folder, _model, pack) = pack();
+    let ork = assert_cmd::cargo::cargo_bin("ork");
+    let line = format!("{} inspect {} | true", ork.display(), pack.display());
+    let output = std::process::Command::new("sh").args(["-c", &line]).output().unwrap();
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+}
