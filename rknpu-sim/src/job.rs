@@ -339,7 +339,8 @@ impl State {
         held.tasks -= i64::from(number);
         held.load.end(now);
         let job = self.jobs.at_mut(place);
-        job.elapsed = now - job.committed.unwrap_or(now);
+        // A board's clock never shows 0 for a job that ran, whatever the engine's.
+        job.elapsed = (now - job.committed.unwrap_or(now)).max(1);
         job.to_finish -= 1;
         if job.to_finish == 0 {
             job.done = true;

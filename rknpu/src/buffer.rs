@@ -253,8 +253,9 @@ impl Memory {
     pub(crate) fn create(domain: &Domain, request: &Request) -> Result<Memory> {
         let device = domain.device();
         device.check()?;
-        let size = domain.admit(request)?;
+        let size = domain.size(request)?;
         let _entered = device.enter_for_memory(domain.index())?;
+        domain.admit(size, request)?;
         let kernel = device.kernel();
         let create = domain.create_args(size, request);
         let object = kernel.create(&create).map_err(|errno| domain.create_error(size, errno))?;

@@ -175,17 +175,22 @@ impl Domain {
         self.0.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Size in whole pages, if a buffer can have it and the books see room.
-    pub(crate) fn admit(&self, request: &Request) -> Result<u64> {
+    /// Size in whole pages, if any buffer can have it.
+    pub(crate) fn size(&self, request: &Request) -> Result<u64> {
         let requested = request.size;
         if requested == 0 || requested > limits::BUFFER {
             return Err(Error::Size { requested, limit: limits::BUFFER });
         }
-        let size = requested.next_multiple_of(PAGE);
+        Ok(requested.next_multiple_of(PAGE))
+    }
+
+    /// Refuses what the books say cannot fit. The domain has been entered, so that what was to be freed
+    /// in it has been.
+    pub(crate) fn admit(&self, size: u64, request: &Request) -> Result<()> {
         if request.books && size > self.books().largest_free() {
             return Err(self.exhausted(size, None));
         }
-        Ok(size)
+        Ok(())
     }
 
     /// What to ask the driver for.

@@ -162,6 +162,22 @@ fn what_is_dropped_while_another_domain_is_active_is_freed_afterwards() {
     assert!(device.health().is_good());
 }
 
+#[test]
+fn room_that_is_about_to_be_freed_is_waited_for() {
+    let device = Device::simulated(Config::default()).unwrap();
+    let (a, b) = (device.domain(0).unwrap(), device.domain(1).unwrap());
+    let big = b.alloc(3 << 30).unwrap();
+    std::thread::scope(|scope| {
+        let active = a.enter().unwrap();
+        drop(big);
+        let waits = scope.spawn(|| b.alloc(2 << 30).map(drop));
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!waits.is_finished());
+        drop(active);
+        waits.join().unwrap().unwrap();
+    });
+}
+
 /// Threads that work in different domains take turns; no call waits for the driver's 6 s.
 #[test]
 fn threads_in_different_domains_take_turns() {
