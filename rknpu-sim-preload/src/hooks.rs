@@ -1,4 +1,4 @@
-//! The C functions that this library replaces.
+//! The C functions on descriptors and mappings that this library replaces.
 //!
 //! Each asks first whether the call is about something simulated, which costs a load or two, and
 //! passes it on otherwise. None allocates or takes a lock on the way to the C library.
@@ -9,7 +9,7 @@
 #![allow(unreachable_pub, reason = "the loader reaches them")]
 
 use std::any::Any;
-use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
+use std::ffi::{c_int, c_uint, c_ulong, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use rknpu_sys::uapi::Submit;
 use rustix::fd::AsRawFd;
 use rustix::io::Errno;
 
-use crate::nodes::{self, Place};
+use crate::nodes::Place;
 use crate::process::{Behind, Process, process};
 use crate::real;
 use crate::settings::Hazards;
@@ -34,26 +34,13 @@ const SUBMIT: u32 = 0x41;
 /// A page, for what the kernel rounds and refuses.
 const PAGE: usize = 4096;
 
-/// What the library does with a path; `None` passes the call on.
-///
-/// # Safety
-/// `path` is null or a C string.
-unsafe fn place(path: *const c_char) -> Option<(&'static Process, Place)> {
-    if path.is_null() {
-        return None;
-    }
-    // SAFETY: a C string by the caller's promise.
-    let path = unsafe { CStr::from_ptr(path) };
-    Some((process()?, nodes::find(path.to_bytes())?))
-}
-
 /// The process, when `fd` is simulated.
 fn simulated(fd: c_int) -> Option<&'static Process> {
     process().filter(|process| process.table.has(fd))
 }
 
 /// Runs a simulated call; errno is set on failure and otherwise left as it was.
-fn answer<T>(failed: T, call: impl FnOnce() -> Result<T, Errno>) -> T {
+pub(crate) fn answer<T>(failed: T, call: impl FnOnce() -> Result<T, Errno>) -> T {
     let before = real::errno();
     match guarded(call) {
         Ok(value) => {
@@ -94,77 +81,6 @@ pub(crate) fn close_for_good(fd: c_int) {
     // SAFETY: the caller owns the descriptor; nothing else uses it.
     unsafe { real::close(fd) };
 }
-
-/// Defines the names of an opening function.
-macro_rules! open {
-    ($($name:ident),+) => {$(
-        /// `open(2)` and its 64-bit and fortified twins.
-        ///
-        /// # Safety
-        /// As `open(2)`.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
-            // SAFETY: `path` is what the caller gave to `open`.
-            match unsafe { place(path) } {
-                Some((process, place)) => answer(-1, || process.open(place, flags)),
-                // SAFETY: the caller's arguments, passed on.
-                None => unsafe { real::open(path, flags, mode) },
-            }
-        }
-    )+};
-}
-open!(open, open64, __open_2, __open64_2);
-
-/// Defines the names of an opening function that takes a directory, which absolute paths ignore.
-macro_rules! openat {
-    ($($name:ident),+) => {$(
-        /// `openat(2)` and its 64-bit and fortified twins.
-        ///
-        /// # Safety
-        /// As `openat(2)`.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(
-            at: c_int,
-            path: *const c_char,
-            flags: c_int,
-            mode: c_uint,
-        ) -> c_int {
-            // SAFETY: `path` is what the caller gave to `openat`.
-            match unsafe { place(path) } {
-                Some((process, place)) => answer(-1, || process.open(place, flags)),
-                // SAFETY: the caller's arguments, passed on.
-                None => unsafe { real::openat(at, path, flags, mode) },
-            }
-        }
-    )+};
-}
-openat!(openat, openat64, __openat_2, __openat64_2);
-
-/// Defines the names of `fopen`.
-macro_rules! fopen {
-    ($($name:ident),+) => {$(
-        /// `fopen(3)`, which opens by other means than `open`.
-        ///
-        /// # Safety
-        /// As `fopen(3)`.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
-            // SAFETY: `path` is what the caller gave to `fopen`.
-            match unsafe { place(path) } {
-                Some((process, place)) => {
-                    answer(std::ptr::null_mut(), || {
-                        let fd = process.open(place, libc::O_CLOEXEC)?;
-                        // SAFETY: `mode` is the caller's; the descriptor is new.
-                        Ok(unsafe { libc::fdopen(fd, mode) })
-                    })
-                }
-                // SAFETY: the caller's arguments, passed on.
-                None => unsafe { real::fopen(path, mode) },
-            }
-        }
-    )+};
-}
-fopen!(fopen, fopen64);
 
 /// `close(2)`.
 ///
@@ -475,15 +391,6 @@ pub unsafe extern "C" fn mremap(
     moved
 }
 
-/// Makes a stat of whatever stood in the way one of `place`.
-fn disguise(out: &mut libc::stat, place: Place) {
-    out.st_mode = place.mode();
-    if let Some((major, minor)) = place.device() {
-        out.st_rdev = libc::makedev(major, minor);
-        out.st_size = 0;
-    }
-}
-
 /// Defines the names of `fstat`.
 macro_rules! fstat {
     ($($name:ident),+) => {$(
@@ -504,7 +411,7 @@ macro_rules! fstat {
                 };
                 if let Some(place) = place {
                     // SAFETY: the call succeeded, so `out` is valid and filled.
-                    disguise(unsafe { &mut *out }, place);
+                    place.disguise(unsafe { &mut *out });
                 }
             }
             result
@@ -513,131 +420,8 @@ macro_rules! fstat {
 }
 fstat!(fstat, fstat64);
 
-/// Stats what a simulated place looks like: `/dev/null` in disguise.
-///
-/// # Safety
-/// `out` is writable.
-unsafe fn stat_place(place: Place, out: *mut libc::stat) -> c_int {
-    // SAFETY: the path is a C string, `out` is writable by the caller's promise.
-    let result = unsafe { real::stat(c"/dev/null".as_ptr(), out) };
-    if result == 0 {
-        // SAFETY: the call succeeded, so `out` is valid and filled.
-        disguise(unsafe { &mut *out }, place);
-    }
-    result
-}
-
-/// Defines a stat function with its 64-bit twin.
-macro_rules! stat {
-    ($real:ident: $($name:ident),+) => {$(
-        /// `stat(2)` and `lstat(2)`.
-        ///
-        /// # Safety
-        /// As `stat(2)`.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(path: *const c_char, out: *mut libc::stat) -> c_int {
-            // SAFETY: the caller's arguments, looked at and passed on.
-            unsafe {
-                match place(path) {
-                    Some((_, place)) => stat_place(place, out),
-                    None => real::$real(path, out),
-                }
-            }
-        }
-    )+};
-}
-stat!(stat: stat, stat64);
-stat!(lstat: lstat, lstat64);
-
-/// Defines the names of `fstatat`.
-macro_rules! fstatat {
-    ($($name:ident),+) => {$(
-        /// `fstatat(2)`.
-        ///
-        /// # Safety
-        /// As `fstatat(2)`.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(
-            at: c_int,
-            path: *const c_char,
-            out: *mut libc::stat,
-            flags: c_int,
-        ) -> c_int {
-            // SAFETY: the caller's arguments, looked at and passed on.
-            unsafe {
-                match place(path) {
-                    Some((_, place)) => stat_place(place, out),
-                    None => real::fstatat(at, path, out, flags),
-                }
-            }
-        }
-    )+};
-}
-fstatat!(fstatat, fstatat64);
-
-/// `statx(2)`.
-///
-/// # Safety
-/// As `statx(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn statx(
-    at: c_int,
-    path: *const c_char,
-    flags: c_int,
-    mask: c_uint,
-    out: *mut libc::statx,
-) -> c_int {
-    // SAFETY: `path` is what the caller gave to `statx`.
-    let Some((_, place)) = (unsafe { place(path) }) else {
-        // SAFETY: the caller's arguments, passed on.
-        return unsafe { real::statx(at, path, flags, mask, out) };
-    };
-    // SAFETY: the path is a C string; the rest are the caller's arguments.
-    let result = unsafe { real::statx(at, c"/dev/null".as_ptr(), flags, mask, out) };
-    if result == 0 {
-        // SAFETY: the call succeeded, so `out` is valid and filled.
-        let out = unsafe { &mut *out };
-        out.stx_mode = place.mode() as u16;
-        (out.stx_rdev_major, out.stx_rdev_minor) = place.device().unwrap_or((0, 0));
-    }
-    result
-}
-
-/// `access(2)`: simulated places are readable, devices also writable; none can be executed.
-fn permitted(place: Place, mode: c_int) -> Result<c_int, Errno> {
-    let writes = mode & libc::W_OK != 0 && place.device().is_none();
-    if mode & libc::X_OK != 0 || writes { Err(Errno::ACCESS) } else { Ok(0) }
-}
-
-/// `access(2)`.
-///
-/// # Safety
-/// As `access(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
-    // SAFETY: `path` is what the caller gave to `access`.
-    match unsafe { place(path) } {
-        Some((_, place)) => answer(-1, || permitted(place, mode)),
-        // SAFETY: the caller's arguments, passed on.
-        None => unsafe { real::access(path, mode) },
-    }
-}
-
-/// `faccessat(2)`.
-///
-/// # Safety
-/// As `faccessat(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn faccessat(
-    at: c_int,
-    path: *const c_char,
-    mode: c_int,
-    flags: c_int,
-) -> c_int {
-    // SAFETY: `path` is what the caller gave to `faccessat`.
-    match unsafe { place(path) } {
-        Some((_, place)) => answer(-1, || permitted(place, mode)),
-        // SAFETY: the caller's arguments, passed on.
-        None => unsafe { real::faccessat(at, path, mode, flags) },
-    }
-}
+/// Run by the loader before the program's own constructors, so that what is registered then runs last
+/// at its exit.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOADED: extern "C" fn() = crate::load::loaded;

@@ -17,13 +17,14 @@
 //! their memory; its mappings are gone, as the driver's are. Directories are not listed. The text
 //! files can be written to without effect. Simulated descriptors are numbered below 65536.
 //!
-//! Unsafe code is in three files: `real` (the C library's functions), `hooks` (the functions that
-//! replace them) and `load` (start, fork and exit).
+//! Unsafe code is in three files: `real` (the C library's functions), and `hooks` and `paths` (the
+//! functions that replace them).
 
 mod exit;
 mod hooks;
 mod load;
 mod nodes;
+mod paths;
 mod process;
 mod ranges;
 mod real;

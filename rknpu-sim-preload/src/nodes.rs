@@ -77,4 +77,12 @@ impl Place {
             Place::Text(_) => libc::S_IFREG | 0o444,
         }
     }
+    /// Makes a stat of whatever stands in for this place one of it.
+    pub(crate) fn disguise(self, stat: &mut libc::stat) {
+        stat.st_mode = self.mode();
+        if let Some((major, minor)) = self.device() {
+            stat.st_rdev = libc::makedev(major, minor);
+            stat.st_size = 0;
+        }
+    }
 }

@@ -92,3 +92,26 @@ pub(crate) fn errno() -> c_int {
     // SAFETY: as above.
     unsafe { *libc::__errno_location() }
 }
+
+/// Has `handler` run at exit, before those that are registered already.
+pub(crate) fn at_exit(handler: extern "C" fn()) {
+    // SAFETY: the function stays loaded until all handlers have run: preloaded libraries are never
+    // unloaded.
+    unsafe { libc::atexit(handler) };
+}
+
+/// Has `handler` run in the child of every fork.
+pub(crate) fn after_fork(handler: extern "C" fn()) {
+    let handler: unsafe extern "C" fn() = handler;
+    // SAFETY: as for `at_exit`.
+    unsafe { libc::pthread_atfork(None, None, Some(handler)) };
+}
+
+/// Writes out what the C library's streams hold and ends the process without further handlers.
+pub(crate) fn exit_now(status: c_int) -> ! {
+    // SAFETY: both may be called at any time.
+    unsafe {
+        libc::fflush(std::ptr::null_mut());
+        libc::_exit(status)
+    }
+}

@@ -26,7 +26,7 @@ const KNOWN: [(&str, &str); 19] = [
     ("ALIGNMENT", "power-of-two (default), cap-2m or none"),
     ("ADDRESSES", "unique (default; stale ones are told) or reused (as a slab does)"),
     ("CLOCK", "virtual (default; waits take no time) or real"),
-    ("TIMING", "none (default), board, or board with FIELD=NUMBER,... (see below)"),
+    ("TIMING", "board (default), none, or either with FIELD=NUMBER,... after it"),
     ("FAULTS", "CALL=ERRNO or hang, each with :after=N :times=N (:core=N), separated by commas"),
     ("HAZARD", "report (default), errno (the call fails with EFAULT) or abort"),
     ("EXIT", "exit status, 1 to 255, of a program that met a hazard or finding; default unchanged"),
@@ -92,7 +92,7 @@ impl Settings {
             report: Destination::Stderr,
             json: false,
         };
-        let mut timing = Timing::instant();
+        let mut timing = Timing::default();
         for (full, value) in variables {
             let Some(name) = full.strip_prefix(PREFIX) else { continue };
             let Some((name, expected)) = KNOWN.into_iter().find(|(known, _)| *known == name) else {
@@ -211,7 +211,7 @@ fn bytes(value: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
-/// `none`, `board`, or `board,FIELD=NUMBER,...`.
+/// `none` or `board`, either with `,FIELD=NUMBER,...`.
 fn times(value: &str) -> Option<Timing> {
     let mut parts = value.split(',');
     let mut timing =
