@@ -90,8 +90,9 @@ impl PackWriter {
     ///
     /// # Errors
     /// [`PackError::Locked`] while another process writes this target; [`PackError::TargetExists`]
-    /// when something stands there that must not be lost; [`PackError::WriteVersion`];
-    /// [`PackError::Io`].
+    /// when something stands there that must not be lost; [`PackError::PartialDiffers`] when an
+    /// interrupted conversion of something else does; [`PackError::WriteVersion`];
+    /// [`PackError::Io`], also for a target without write permission.
     pub fn create<'a>(
         target: impl AsRef<Path>,
         identity: impl Into<Option<&'a Identity>>,

@@ -112,9 +112,15 @@ pub(crate) fn existing(
     options: &WriterOptions,
 ) -> Result<Option<Existing>> {
     let Some(file) = stamp(target)? else { return Ok(None) };
-    if fs::metadata(target).is_ok_and(|stat| !stat.is_file()) {
-        let kind = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
-        return Err(PackError::io("replace", target)(kind));
+    let stat = fs::metadata(target).map_err(PackError::io("stat", target))?;
+    if !stat.is_file() {
+        let error = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
+        return Err(PackError::io("replace", target)(error));
+    }
+    // A rename would not ask, and root may write anything: whoever took the bits away meant it.
+    if stat.permissions().readonly() {
+        let error = io::Error::new(io::ErrorKind::PermissionDenied, "the file is read-only");
+        return Err(PackError::io("replace", target)(error));
     }
     if options.replace {
         return Ok(Some(Existing { file, shapes: Vec::new() }));

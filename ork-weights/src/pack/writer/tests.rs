@@ -401,6 +401,27 @@ fn io() {
 }
 
 #[test]
+fn a_read_only_target_stays() {
+    let folder = folder();
+    let target = folder.path().join("m.orkpack");
+    convert(PackWriter::create(&target, &MODEL, options()).unwrap()).unwrap();
+    let whole = fs::read(&target).unwrap();
+    let mut permissions = fs::metadata(&target).unwrap().permissions();
+    permissions.set_readonly(true);
+    fs::set_permissions(&target, permissions).unwrap();
+    for replace in [false, true] {
+        let options = WriterOptions { replace, ..options() };
+        let error = PackWriter::create(&target, &MODEL, options).unwrap_err();
+        let PackError::Io { operation: "replace", source, .. } = &error else {
+            panic!("{error:?}")
+        };
+        assert_eq!(source.kind(), ErrorKind::PermissionDenied);
+    }
+    assert_eq!(fs::read(&target).unwrap(), whole);
+    assert_eq!(names(folder.path()), ["m.orkpack"]);
+}
+
+#[test]
 fn changed() {
     let folder = folder();
     let target = folder.path().join("m.orkpack");
