@@ -35,6 +35,14 @@ pub enum Fault {
     Attach(Errno),
     /// The next sync file cannot be made.
     FenceFile(Errno),
+    /// Another process holds a domain for so many milliseconds from now on: it is made the live one
+    /// if nothing else holds another, else the fault does nothing.
+    BusyDomain {
+        /// Domain.
+        domain: i32,
+        /// How long.
+        for_ms: u32,
+    },
 }
 
 /// Faults armed.

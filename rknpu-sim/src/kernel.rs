@@ -66,6 +66,8 @@ pub(crate) enum Event {
         /// Interrupt bits.
         status: u32,
     },
+    /// Another process, which held the domain, lets go of it.
+    LetGo,
 }
 
 /// An engine's run that has not begun.
@@ -299,6 +301,7 @@ impl Kernel {
                 Event::Interrupt { core, generation, status } => {
                     state.interrupt(&self.config, core, generation, status);
                 }
+                Event::LetGo => state.put_domain(&self.config),
             }
         }
     }
@@ -356,7 +359,8 @@ impl Kernel {
 
     /// Called when a thread leaves: what waits must not wait for it any longer.
     fn leave(self: &Arc<Kernel>, state: &mut State) {
-        while self.advance(state) {}
+        // With nobody inside, the clock waits for the next caller, or for a worker.
+        while !state.time.waiters.is_empty() && self.advance(state) {}
         if !state.time.pending.is_empty() || self.idle_events(state) {
             self.need_worker(state);
         }

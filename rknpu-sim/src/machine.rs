@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::fault::Fault;
 use crate::fence::FenceInfo;
 use crate::files::Node;
-use crate::kernel::{Actor, Call, Channel, Kernel};
+use crate::kernel::{Actor, Call, Channel, Event, Kernel, MS};
 use crate::memory::{Backing, UserMap};
 use crate::report::Report;
 use rustix::fd::{BorrowedFd, OwnedFd, RawFd};
@@ -72,7 +72,16 @@ impl Machine {
 
     /// Arms a fault.
     pub fn inject(&self, fault: Fault) {
-        self.kernel().enter().faults.arm(fault);
+        let mut call = self.kernel().enter();
+        match fault {
+            Fault::BusyDomain { domain, for_ms } => {
+                if let Some(Ok(())) = call.try_domain(self.config(), domain) {
+                    let until = call.time.now() + u64::from(for_ms) * MS;
+                    call.time.at(until, Event::LetGo);
+                }
+            }
+            _ => call.faults.arm(fault),
+        }
     }
 
     /// Disarms all faults.

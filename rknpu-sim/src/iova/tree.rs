@@ -20,6 +20,8 @@ pub(crate) struct Tree {
     ranges: BTreeMap<u32, u32>,
     /// Gaps by class: first page → length.
     gaps: [BTreeMap<u32, u32>; CLASSES],
+    /// One bit per class that has gaps.
+    filled: u32,
     /// First page of the range that the next walk starts below; [`LIMIT`] for the top.
     cursor: u32,
     /// A size that failed: requests at least as large fail at once until something is freed.
@@ -32,6 +34,7 @@ impl Tree {
         let mut tree = Tree {
             ranges: BTreeMap::new(),
             gaps: Default::default(),
+            filled: 0,
             cursor: LIMIT,
             failed: LIMIT,
             pages: 0,
@@ -63,7 +66,8 @@ impl Tree {
         }
         // Below the cursor first; then once more from the top down to the cursor's range.
         let found = self
-            .search(size, align, FIRST, self.cursor)
+            .adjacent(size, align)
+            .or_else(|| self.search(size, align, FIRST, self.cursor))
             .or_else(|| self.search(size, align, self.cursor, LIMIT));
         let Some((gap, len, page)) = found else {
             self.failed = size;
@@ -94,13 +98,24 @@ impl Tree {
         true
     }
 
+    /// The gap right below the cursor, when it is large enough: the first that the walk meets.
+    fn adjacent(&self, size: u32, align: u32) -> Option<(u32, u32, u32)> {
+        let below = self.ranges.range(..self.cursor).next_back();
+        let gap = below.map_or(FIRST, |(_, &last)| last + 1);
+        let page = self.cursor.checked_sub(size)? & !(align - 1);
+        (page >= gap).then_some((gap, self.cursor - gap, page))
+    }
+
     /// The highest place in the gaps that start in `from..to`: gap, its length, page.
     fn search(&self, size: u32, align: u32, from: u32, to: u32) -> Option<(u32, u32, u32)> {
         if from >= to {
             return None;
         }
         let mut best: Option<(u32, u32, u32)> = None;
-        for class in &self.gaps[class_of(size)..] {
+        let mut classes = self.filled >> class_of(size) << class_of(size);
+        while classes != 0 {
+            let class = &self.gaps[classes.trailing_zeros() as usize];
+            classes &= classes - 1;
             let floor = best.map_or(from, |(gap, ..)| gap + 1).max(from);
             if floor >= to {
                 break;
@@ -121,13 +136,19 @@ impl Tree {
 
     fn add_gap(&mut self, from: u32, to: u32) {
         if let Some(len) = to.checked_sub(from).filter(|&len| len > 0) {
-            self.gaps[class_of(len)].insert(from, len);
+            let class = class_of(len);
+            self.gaps[class].insert(from, len);
+            self.filled |= 1 << class;
         }
     }
 
     fn remove_gap(&mut self, from: u32, len: u32) {
         if len > 0 {
-            self.gaps[class_of(len)].remove(&from);
+            let class = class_of(len);
+            self.gaps[class].remove(&from);
+            if self.gaps[class].is_empty() {
+                self.filled &= !(1 << class);
+            }
         }
     }
 }
