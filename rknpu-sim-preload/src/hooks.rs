@@ -14,6 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use rknpu_sys::drm::{DmaHeapAllocation, PrimeHandle};
+use rknpu_sys::flags::JobFlags;
 use rknpu_sys::uapi::Submit;
 use rustix::fd::AsRawFd;
 use rustix::io::Errno;
@@ -241,8 +242,13 @@ unsafe fn device(
             let submit = argument.cast::<Submit>();
             // SAFETY: as above; the fields lie within the size that the request states.
             let (flags, fence) = unsafe { ((*submit).flags, (*submit).fence_fd) };
-            if flags & rknpu_sys::flags::JobFlags::FENCE_OUT.bits() != 0 && fence >= 0 {
+            let flags = JobFlags::from_bits_retain(flags);
+            if flags.contains(JobFlags::FENCE_OUT) && fence >= 0 {
                 process.given_out(fence);
+            }
+            if flags.contains(JobFlags::NONBLOCK) {
+                // What the program does next may be to free what the job uses.
+                process.machine().settle();
             }
         }
         _ => {}

@@ -25,7 +25,7 @@ const KNOWN: [(&str, &str); 19] = [
     ("MEMORY", "bytes that buffers may take in all, with K, M or G; default unlimited"),
     ("ALIGNMENT", "power-of-two (default), cap-2m or none"),
     ("ADDRESSES", "unique (default; stale ones are told) or reused (as a slab does)"),
-    ("CLOCK", "virtual (default; waits take no time) or real"),
+    ("CLOCK", "real (default) or virtual (waits take no time)"),
     ("TIMING", "board (default), none, or either with FIELD=NUMBER,... after it"),
     ("FAULTS", "CALL=ERRNO or hang, each with :after=N :times=N (:core=N), separated by commas"),
     ("HAZARD", "report (default), errno (the call fails with EFAULT) or abort"),
@@ -92,6 +92,9 @@ impl Settings {
             report: Destination::Stderr,
             json: false,
         };
+        // A program that looks at its watch, or frees a buffer while a job runs, should see what it
+        // would see on a board.
+        settings.config.clock = Clock::Real;
         let mut timing = Timing::default();
         for (full, value) in variables {
             let Some(name) = full.strip_prefix(PREFIX) else { continue };

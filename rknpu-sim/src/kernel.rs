@@ -429,6 +429,25 @@ impl Kernel {
         state.time.workers -= 1;
     }
 
+    /// Lets the engines of all jobs that were started come to their end, in this thread where nobody
+    /// else runs them. Time does not go on: the jobs' interrupts are still to come.
+    pub(crate) fn settle(self: &Arc<Kernel>) {
+        let mut state = self.lock();
+        loop {
+            if let Some(job) = state.time.pending.pop_front() {
+                state = self.run(state, job);
+            } else if state.time.engines > 0 {
+                let waited = self.wake.wait_timeout(state, Duration::from_micros(200));
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            } else {
+                break;
+            }
+        }
+        if self.idle_events(&state) {
+            self.need_worker(&mut state);
+        }
+    }
+
     /// Ends the workers; the machine is going away.
     pub(crate) fn stop(&self) {
         self.lock().time.stopping = true;

@@ -70,6 +70,13 @@ impl Machine {
         Report::of(&self.kernel().enter())
     }
 
+    /// Lets the NPU model work off, in this thread, what NONBLOCK jobs have to compute, so that it is
+    /// known what they touch. They are not complete before their time has passed on the machine's
+    /// clock.
+    pub fn settle(&self) {
+        self.kernel().settle();
+    }
+
     /// Arms a fault.
     pub fn inject(&self, fault: Fault) {
         let mut call = self.kernel().enter();

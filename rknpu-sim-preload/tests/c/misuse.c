@@ -60,7 +60,6 @@ int main(int argc, char **argv)
 	if (is(what, "freed_under_job")) {
 		submit.flags |= JOB_NONBLOCK;
 		CHECK(ioctl(fd, SUBMIT, &submit) == 0);
-		usleep(20000);
 		CHECK(munmap(weights.cpu, weights.size) == 0);
 		CHECK(destroy(fd, &weights) == 0);
 		usleep(100000);
