@@ -9,6 +9,7 @@
 //! | [`plan`] | from weights and a board: resident, pinned and streamed weights, domains, rings, cost of a pass |
 //! | [`Cache`], [`Pinned`], [`Visit`] | acquire a weight, share loads between threads, one domain at a time |
 //! | [`prefetch`] | the worker that loads ahead |
+//! | [`experts`] | mixtures: routing, order of loads, predictors |
 //! | [`policy`] | who leaves: pinned ring, next use (Belady), LRU, LFU, S3-FIFO; and their simulator |
 //! | [`core`] | the pure state machine under all of it |
 //! | [`npu`] | the cache over `rknpu` devices and `ork-weights` packs and models |
@@ -28,6 +29,7 @@ mod cache;
 pub mod config;
 pub mod core;
 pub mod error;
+pub mod experts;
 pub mod fake;
 mod ids;
 pub mod npu;

@@ -208,6 +208,13 @@ impl<B: Backend> Cache<B> {
         lock(&self.shared.state).core.used(domain)
     }
 
+    /// Runs `ask` with a function that says whether a weight is ready or on its way. Nothing changes
+    /// meanwhile, so `ask` must be short and must not use the cache.
+    pub(crate) fn with_presence<T>(&self, ask: impl FnOnce(&dyn Fn(WeightId) -> bool) -> T) -> T {
+        let state = lock(&self.shared.state);
+        ask(&|weight| state.core.is_present(weight))
+    }
+
     pub(crate) fn shared(&self) -> &Arc<Shared<B>> {
         &self.shared
     }

@@ -19,6 +19,8 @@ mod tests;
 pub use book::Limits;
 pub use state::{Home, LoadId, Purpose, Stage, Step, Ticket, WeightSpec};
 
+use std::collections::VecDeque;
+
 use book::Book;
 use state::{Class, Failure, Slot, SlotState, State, Weight};
 
@@ -74,6 +76,8 @@ pub struct Core {
     book: Book,
     policy: Box<dyn Policy>,
     failures: Vec<Failure>,
+    /// Guesses that were loaded, oldest first; some may have been used or evicted since.
+    guessed: VecDeque<WeightId>,
     loads: u64,
     counters: Counters,
 }
@@ -89,6 +93,7 @@ impl Core {
             book: Book::new(limits),
             policy,
             failures: Vec::new(),
+            guessed: VecDeque::new(),
             loads: 0,
             counters: Counters::default(),
         }
@@ -169,7 +174,8 @@ impl Core {
                 })
             })
             .collect();
-        self.classes.push(Class { bytes: size, domain, empty: Vec::with_capacity(count) });
+        let empty = Vec::with_capacity(count);
+        self.classes.push(Class { bytes: size, domain, slots: count, empty });
         Ok((class, slots))
     }
 
@@ -217,13 +223,14 @@ impl Core {
         let entry =
             self.weights.get_mut(weight.index()).ok_or(Error::UnknownWeight { weight, known })?;
         match &mut entry.state {
-            State::Ready { slot, pins, used, published: true } => {
+            State::Ready { slot, pins, expected, used, published: true } => {
                 let slot = *slot;
                 if purpose != Purpose::Demand {
                     return Ok(Step::Ready);
                 }
                 *pins += 1;
                 *used = true;
+                *expected = false;
                 self.counters.hits += 1;
                 if matches!(entry.home, Home::Fixed) {
                     return Ok(Step::Hit(slot));
@@ -257,7 +264,7 @@ impl Core {
         let Ticket { weight, slot, .. } = ticket;
         self.slots[slot.index()].state = SlotState::Holds(weight);
         let entry = &mut self.weights[weight.index()];
-        entry.state = State::Ready { slot, pins: pin.into(), used: pin, published };
+        entry.state = State::Ready { slot, pins: pin.into(), expected: !pin, used: pin, published };
         if matches!(entry.home, Home::Fixed) {
             return;
         }
@@ -338,11 +345,21 @@ impl Core {
         }
     }
 
-    /// Nobody waits for this prefetched weight any more: its place may be taken by a prefetch.
-    /// `true` when that changed anything.
+    /// No use of this weight is to come any more: its place may be taken by a prefetch. `true` when
+    /// that changed anything.
     pub fn release(&mut self, weight: WeightId) -> bool {
+        self.set_expected(weight, false)
+    }
+
+    /// A use of this weight is to come: if it is ready, no prefetch takes its place until then.
+    /// `true` when that changed anything.
+    pub fn expect(&mut self, weight: WeightId) -> bool {
+        self.set_expected(weight, true)
+    }
+
+    fn set_expected(&mut self, weight: WeightId, value: bool) -> bool {
         match self.weights.get_mut(weight.index()).map(|w| &mut w.state) {
-            Some(State::Ready { used, .. }) => !std::mem::replace(used, true),
+            Some(State::Ready { expected, .. }) => std::mem::replace(expected, value) != value,
             _ => false,
         }
     }

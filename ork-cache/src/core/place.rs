@@ -1,7 +1,9 @@
 //! Finding a place for a weight that has none.
 
 use super::Core;
-use super::state::{Home, LoadId, Purpose, Slot, SlotState, Stage, State, Step, Ticket};
+use super::state::{
+    Class, Home, LoadId, Purpose, Slot, SlotState, Stage, State, Step, Ticket, Weight,
+};
 use crate::error::{Error, Result};
 use crate::ids::{ClassId, SlotId, WeightId};
 
@@ -21,19 +23,49 @@ impl Core {
     }
 
     fn place_in_class(&mut self, weight: WeightId, class: ClassId, purpose: Purpose) -> Step {
-        // One place always stays for a demand, so that a guess never makes one wait.
-        let spare = if purpose == Purpose::Speculate { 1 } else { 0 };
-        let empty = &mut self.classes[class.index()].empty;
-        if empty.len() > spare
-            && let Some(slot) = empty.pop()
-        {
-            return Step::Load(self.begin(weight, slot, Stage::Refill));
+        if purpose == Purpose::Speculate {
+            return self.place_guess(weight, class);
         }
-        if purpose == Purpose::Speculate && empty.is_empty() {
-            return Step::Full;
+        if let Some(slot) = self.classes[class.index()].empty.pop() {
+            return Step::Load(self.begin(weight, slot, Stage::Refill));
         }
         match self.choose(weight, purpose, |slot| slot.class == Some(class)) {
             Some((_, slot)) => Step::Load(self.begin(weight, slot, Stage::Refill)),
+            None => Step::Full,
+        }
+    }
+
+    /// A guess gets an empty slot while another stays empty for a demand; else the slot of an older
+    /// guess that came to nothing; else, while guesses hold less than a sixteenth of the class, that
+    /// of the policy's victim. So wrong guesses never crowd out what is used.
+    fn place_guess(&mut self, weight: WeightId, class: ClassId) -> Step {
+        let Class { slots, ref mut empty, .. } = self.classes[class.index()];
+        let free = if empty.len() > 1 { empty.pop() } else { None };
+        let slot = free.or_else(|| {
+            let Core { guessed, weights, .. } = self;
+            guessed
+                .retain(|&w| matches!(weights[w.index()].state, State::Ready { used: false, .. }));
+            let stale = |w: &WeightId| match self.weights[w.index()] {
+                Weight { home, state: State::Ready { pins: 0, expected: false, .. }, .. } => {
+                    home == Home::Class(class)
+                }
+                _ => false,
+            };
+            if let Some(at) = self.guessed.iter().position(stale) {
+                let victim = self.guessed.remove(at)?;
+                return self.evict(victim).map(|(_, slot)| slot);
+            }
+            if self.guessed.len() >= (slots / 16).max(1) {
+                return None;
+            }
+            let here = |slot: &Slot| slot.class == Some(class);
+            self.choose(weight, Purpose::Speculate, here).map(|(_, slot)| slot)
+        });
+        match slot {
+            Some(slot) => {
+                self.guessed.push_back(weight);
+                Step::Load(self.begin(weight, slot, Stage::Refill))
+            }
             None => Step::Full,
         }
     }
@@ -85,19 +117,24 @@ impl Core {
         place: impl Fn(&Slot) -> bool,
     ) -> Option<(u64, SlotId)> {
         let Core { weights, slots, policy, .. } = self;
-        let mut pick = |unused_too: bool| {
+        let mut pick = |expected_too: bool| {
             policy.victim(incoming, purpose, &mut |w| match weights[w.index()].state {
-                State::Ready { slot, pins: 0, used, .. } => {
-                    (used || unused_too) && place(&slots[slot.index()])
+                State::Ready { slot, pins: 0, expected, .. } => {
+                    (!expected || expected_too) && place(&slots[slot.index()])
                 }
                 _ => false,
             })
         };
-        // What was prefetched and not yet used goes last, and never for another prefetch.
+        // What is expected to be used goes last, and never for a prefetch.
         let victim = match pick(false) {
             None if purpose == Purpose::Demand => pick(true),
             victim => victim,
         }?;
+        self.evict(victim)
+    }
+
+    /// Takes a ready weight out of its slot, which is busy from then on.
+    fn evict(&mut self, victim: WeightId) -> Option<(u64, SlotId)> {
         let State::Ready { slot, used, .. } = self.weights[victim.index()].state else {
             return None;
         };

@@ -107,8 +107,18 @@ pub(super) struct Weight {
 #[derive(Debug)]
 pub(super) enum State {
     Absent,
-    Loading { load: LoadId, waiters: u32 },
-    Ready { slot: SlotId, pins: u32, used: bool, published: bool },
+    Loading {
+        load: LoadId,
+        waiters: u32,
+    },
+    /// `expected`: a use is to come, so no prefetch may take its place. `used`: since it was loaded.
+    Ready {
+        slot: SlotId,
+        pins: u32,
+        expected: bool,
+        used: bool,
+        published: bool,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -137,6 +147,7 @@ pub(super) enum SlotState {
 pub(super) struct Class {
     pub(super) bytes: u64,
     pub(super) domain: DomainId,
+    pub(super) slots: usize,
     pub(super) empty: Vec<SlotId>,
 }
 

@@ -16,6 +16,7 @@ enum Op {
     Lost(usize),
     Unpin(usize),
     Release(u32),
+    Expect(u32),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -32,6 +33,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => any::<usize>().prop_map(Op::Lost),
         4 => any::<usize>().prop_map(Op::Unpin),
         1 => (0..9u32).prop_map(Op::Release),
+        1 => (0..9u32).prop_map(Op::Expect),
     ]
 }
 
@@ -96,6 +98,9 @@ impl Caller {
             }
             Op::Release(w) => {
                 core.release(WeightId(w));
+            }
+            Op::Expect(w) => {
+                core.expect(WeightId(w));
             }
         }
     }

@@ -14,6 +14,7 @@ pub struct Item {
     pub layer: Option<u32>,
     /// Index among the experts, from the name.
     pub expert: Option<u32>,
+    bytes: u64,
 }
 
 impl Item {
@@ -35,12 +36,12 @@ impl Item {
             name[at..].split('.').next()?.parse().ok()
         });
         let expert = name.rsplit_once('#').and_then(|(_, index)| index.parse().ok());
-        Item { name, layout, layer, expert }
+        Item { name, layout, layer, expert, bytes: whole_pages(&layout) }
     }
 
     /// Bytes of a buffer that holds the whole weight.
     pub fn bytes(&self) -> u64 {
-        self.layout.bytes().next_multiple_of(PAGE)
+        self.bytes
     }
 
     /// The layouts of the column ranges in which the weight goes through slots of `slot` bytes:
@@ -53,8 +54,7 @@ impl Item {
         let tile = precision.tile_width();
         // Bytes grow with the columns, so the widest part that fits is found by halving.
         let fits = |tiles: u32| {
-            Layout::new(k, tiles * tile, precision)
-                .is_ok_and(|l| l.bytes().next_multiple_of(PAGE) <= slot)
+            Layout::new(k, tiles * tile, precision).is_ok_and(|l| whole_pages(&l) <= slot)
         };
         let (mut fit, mut over) = (0, n / tile);
         while over - fit > 1 {
@@ -64,6 +64,10 @@ impl Item {
         let columns = fit * tile;
         (fit > 0).then(|| Parts { layout: self.layout, columns, count: n.div_ceil(columns) })
     }
+}
+
+fn whole_pages(layout: &Layout) -> u64 {
+    layout.bytes().next_multiple_of(PAGE)
 }
 
 /// A weight cut into ranges of columns, all but the last of the same width.
@@ -204,7 +208,8 @@ impl Shape {
             let layout = Layout::new(k, n, Precision::Int8);
             let layout =
                 layout.map_err(|source| ShapeError::Layout { name: name.clone(), source })?;
-            items.push(Item { name: name.into(), layout, layer, expert });
+            let bytes = whole_pages(&layout);
+            items.push(Item { name: name.into(), layout, layer, expert, bytes });
             Ok::<(), ShapeError>(())
         };
         for layer in 0..self.layers {

@@ -17,7 +17,7 @@ pub(crate) use queue::Queue;
 
 use crate::backend::Backend;
 use crate::cache::{Cache, Publish, Shared, State};
-use crate::core::{Purpose, Step};
+use crate::core::{Core, Purpose, Step};
 use crate::ids::WeightId;
 use crate::sync::{Arc, JoinHandle, MutexGuard, lock, spawn};
 
@@ -93,14 +93,13 @@ impl<B: Backend> Prefetcher<B> {
     }
 
     /// Drops what is queued and queues `weights` instead. What was loaded for the old queue, is
-    /// not in the new one and was not used may be overwritten from now on.
+    /// not in the new one and was not used may be overwritten from now on; what is in the new one and
+    /// ready already is kept until its use.
     pub fn replace(&self, weights: &[WeightId]) {
         let mut state = lock(&self.shared.state);
         let State { core, queues, .. } = &mut *state;
         if let Some(queue) = &mut queues[self.queue] {
-            queue.replace(weights, |old| {
-                core.release(old);
-            });
+            replace(queue, core, weights);
         }
         self.shared.wake(&mut state);
     }
@@ -134,6 +133,18 @@ impl<B: Backend> Drop for Prefetcher<B> {
             let _ = worker.join();
         }
         lock(&self.shared.state).queues[self.queue] = None;
+    }
+}
+
+/// Replaces what `queue` has to do and tells the core which uses are to come.
+pub(crate) fn replace(queue: &mut Queue, core: &mut Core, weights: &[WeightId]) {
+    queue.replace(weights, |old| {
+        core.release(old);
+    });
+    for &weight in weights {
+        if core.expect(weight) {
+            queue.take(weight);
+        }
     }
 }
 

@@ -15,6 +15,8 @@ pub(crate) struct Queue {
     /// What was taken from the lists since the last replacement, each weight once.
     taken: Vec<WeightId>,
     is_taken: Vec<bool>,
+    /// Scratch of a replacement: all `false` between two.
+    is_kept: Vec<bool>,
     order: Order,
     stopped: bool,
 }
@@ -42,12 +44,18 @@ impl Queue {
 
     /// Replaces both lists; `drop_old` is told what was fetched for the old ones.
     pub(crate) fn replace(&mut self, weights: &[WeightId], mut drop_old: impl FnMut(WeightId)) {
+        let places = weights.iter().map(|w| w.index() + 1).max().unwrap_or(0);
+        if self.is_kept.len() < places {
+            self.is_kept.resize(places, false);
+        }
+        weights.iter().for_each(|w| self.is_kept[w.index()] = true);
         for old in self.taken.drain(..) {
             self.is_taken[old.index()] = false;
-            if !weights.contains(&old) {
+            if !self.is_kept.get(old.index()).is_some_and(|kept| *kept) {
                 drop_old(old);
             }
         }
+        weights.iter().for_each(|w| self.is_kept[w.index()] = false);
         self.guesses.clear();
         self.wanted.clear();
         self.wanted.extend(weights);
@@ -113,7 +121,8 @@ impl Queue {
         }
     }
 
-    fn take(&mut self, weight: WeightId) {
+    /// `weight` is looked after by this queue until the next replacement.
+    pub(crate) fn take(&mut self, weight: WeightId) {
         if self.is_taken.len() <= weight.index() {
             self.is_taken.resize(weight.index() + 1, false);
         }

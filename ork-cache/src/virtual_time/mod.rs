@@ -69,11 +69,13 @@ impl<'a> Clock<'a> {
 
     /// As [`Prefetcher::replace`](crate::prefetch::Prefetcher::replace).
     pub fn replace(&mut self, weights: &[WeightId]) {
-        let Clock { core, queue, .. } = self;
-        queue.replace(weights, |old| {
-            core.release(old);
-        });
+        crate::prefetch::replace(&mut self.queue, &mut self.core, weights);
         self.kick();
+    }
+
+    /// Whether a weight is ready or on its way at this moment.
+    pub fn is_present(&self, weight: WeightId) -> bool {
+        self.core.is_present(weight)
     }
 
     /// As [`Prefetcher::speculate`](crate::prefetch::Prefetcher::speculate).

@@ -1,0 +1,144 @@
+//! Mixtures of experts: the router says which experts a batch needs, and exactly those are loaded.
+//!
+//! Expert weights live in slots of their size that are created once; an expert larger than a slot
+//! goes through in parts, the next one's parts filling slots as the current one's are done. When a
+//! layer has been routed, [`Experts::route`] queues what is missing, most rows first, and returns
+//! the order in which to compute: what is there comes first, so that the rest loads meanwhile.
+//! While nothing is missing, a [`Predictor`] may guess the next layer's experts.
+
+mod decode;
+mod predictor;
+mod routing;
+mod traffic;
+
+use std::io;
+
+pub use decode::{Decode, DecodeReport};
+pub use predictor::{LastUsed, Popularity, Predictor, Transition};
+pub use routing::{ExpertTable, Routing, RoutingError};
+pub use traffic::Traffic;
+
+use crate::backend::Backend;
+use crate::cache::{Cache, Pinned};
+use crate::error::Result;
+use crate::ids::WeightId;
+use crate::prefetch::Prefetcher;
+
+/// The experts of one model in a cache, with a prefetcher of their own.
+///
+/// ```
+/// use ork_cache::core::{Home, Limits, WeightSpec};
+/// use ork_cache::experts::{ExpertTable, Experts, Popularity, Routing};
+/// use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lfu};
+///
+/// // Two layers of four experts, one weight each, and room for half of them.
+/// let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lfu::new(64)));
+/// let class = cache.add_class(DomainId(0), 4096, 4)?;
+/// let spec = WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(class) };
+/// cache.attach(&[spec; 8])?;
+/// let mut table = ExpertTable::default();
+/// for (layer, expert) in (0..8).map(|i| (i / 4, i % 4)) {
+///     table.add(layer, expert, &[WeightId(layer * 4 + expert)]);
+/// }
+/// let mut experts = Experts::new(&cache, table)?.guessing(Box::new(Popularity::new(4, 0.99)), 2);
+///
+/// for layer in 0..2 {
+///     for (expert, _rows) in experts.route(layer, &Routing::new([(2, 10), (0, 3)]))? {
+///         for weight in experts.weights(layer, expert)?.to_vec() {
+///             assert_eq!(experts.acquire(weight)?.content(), Some(weight));
+///         }
+///     }
+/// }
+/// assert!(experts.route(0, &Routing::new([(9, 1)])).is_err()); // no such expert
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Experts<B: Backend> {
+    cache: Cache<B>,
+    prefetcher: Prefetcher<B>,
+    table: ExpertTable,
+    predictor: Option<(Box<dyn Predictor>, usize)>,
+    needed: Vec<WeightId>,
+    guessed: Vec<u32>,
+    guesses: Vec<WeightId>,
+}
+
+impl<B: Backend> Experts<B> {
+    /// The experts of `table`, whose weights are attached to `cache`.
+    ///
+    /// # Errors
+    /// The system refuses another thread.
+    pub fn new(cache: &Cache<B>, table: ExpertTable) -> io::Result<Experts<B>> {
+        Ok(Experts {
+            cache: cache.clone(),
+            prefetcher: Prefetcher::new(cache)?,
+            table,
+            predictor: None,
+            needed: Vec::new(),
+            guessed: Vec::new(),
+            guesses: Vec::new(),
+        })
+    }
+
+    /// Guesses ahead: the `most` likeliest experts of the next layer that are absent.
+    pub fn guessing(mut self, predictor: Box<dyn Predictor>, most: usize) -> Experts<B> {
+        self.predictor = Some((predictor, most));
+        self
+    }
+
+    /// The router of `layer` has run: queues what is missing and returns experts and rows in the
+    /// order in which to compute them.
+    ///
+    /// # Errors
+    /// A layer or an expert outside the model; nothing is queued then.
+    pub fn route(
+        &mut self,
+        layer: u32,
+        routing: &Routing,
+    ) -> std::result::Result<Vec<(u32, u32)>, RoutingError> {
+        self.needed.clear();
+        let (table, needed) = (&self.table, &mut self.needed);
+        let order =
+            self.cache.with_presence(|present| table.order(layer, routing, present, needed))?;
+        self.prefetcher.replace(&self.needed);
+        let Some((predictor, most)) = &mut self.predictor else { return Ok(order) };
+        self.guessed.clear();
+        self.guessed.extend(routing.rows().iter().map(|&(expert, _)| expert));
+        predictor.observe(layer, &self.guessed);
+        let next = if layer + 1 < self.table.layers() { layer + 1 } else { 0 };
+        self.guessed.clear();
+        predictor.predict(next, self.table.experts(next) as usize, &mut self.guessed);
+        self.guesses.clear();
+        let (table, guesses, guessed) = (&self.table, &mut self.guesses, &self.guessed);
+        self.cache.with_presence(|present| {
+            let absent = |e: &u32| {
+                // A guess outside the model is no guess.
+                let weights = table.weights(next, *e).unwrap_or_default();
+                weights.iter().any(|&w| !present(w)).then_some(weights)
+            };
+            guesses.extend(guessed.iter().filter_map(absent).take(*most).flatten());
+        });
+        self.prefetcher.speculate(&self.guesses);
+        Ok(order)
+    }
+
+    /// The weights of an expert, in order of use.
+    ///
+    /// # Errors
+    /// A layer or an expert outside the model.
+    pub fn weights(
+        &self,
+        layer: u32,
+        expert: u32,
+    ) -> std::result::Result<&[WeightId], RoutingError> {
+        self.table.weights(layer, expert)
+    }
+
+    /// As [`Cache::acquire`].
+    ///
+    /// # Errors
+    /// Those of [`Cache::acquire`].
+    pub fn acquire(&self, weight: WeightId) -> Result<Pinned<B>> {
+        self.cache.acquire(weight)
+    }
+}

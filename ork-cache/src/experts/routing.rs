@@ -1,0 +1,207 @@
+//! What a router decided: which experts of a layer get how many rows of the batch.
+
+use std::ops::Range;
+
+use crate::ids::WeightId;
+use crate::plan::{Applied, Item};
+
+/// A routing that does not fit the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RoutingError {
+    /// The layer has no experts.
+    #[error("layer {layer} has no experts: the model has experts in {layers} layers")]
+    Layer {
+        /// The layer asked for.
+        layer: u32,
+        /// Layers that have experts.
+        layers: usize,
+    },
+    /// The expert does not exist.
+    #[error("layer {layer} has experts 0 to {}, the routing names {expert}", experts - 1)]
+    Expert {
+        /// The layer.
+        layer: u32,
+        /// The expert named.
+        expert: u32,
+        /// Experts of the layer.
+        experts: u32,
+    },
+}
+
+/// The experts of a batch in one layer, with the rows each gets.
+///
+/// ```
+/// use ork_cache::experts::Routing;
+///
+/// // Three tokens, two experts each.
+/// let routing = Routing::of_tokens([[4, 0], [4, 1], [4, 0]].iter().map(|t| &t[..]));
+/// assert_eq!(routing.rows(), [(4, 3), (0, 2), (1, 1)]);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Routing {
+    rows: Vec<(u32, u32)>,
+}
+
+impl Routing {
+    /// From pairs of expert and rows; an expert named twice gets the sum, one without rows is left
+    /// out.
+    pub fn new(pairs: impl IntoIterator<Item = (u32, u32)>) -> Routing {
+        let mut rows: Vec<(u32, u32)> = pairs.into_iter().filter(|(_, n)| *n > 0).collect();
+        rows.sort_unstable();
+        rows.dedup_by(|next, kept| {
+            let same = next.0 == kept.0;
+            kept.1 = if same { kept.1.saturating_add(next.1) } else { kept.1 };
+            same
+        });
+        rows.sort_by_key(|&(expert, n)| (std::cmp::Reverse(n), expert));
+        Routing { rows }
+    }
+
+    /// From the experts that each token goes to.
+    pub fn of_tokens<'a>(tokens: impl IntoIterator<Item = &'a [u32]>) -> Routing {
+        Routing::new(tokens.into_iter().flatten().map(|&expert| (expert, 1)))
+    }
+
+    /// Experts and their rows, most rows first.
+    pub fn rows(&self) -> &[(u32, u32)] {
+        &self.rows
+    }
+}
+
+/// The weights of every expert of a model.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExpertTable {
+    layers: Vec<Layer>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Layer {
+    /// Runs of `weights`, by expert.
+    experts: Vec<Range<u32>>,
+    weights: Vec<WeightId>,
+}
+
+impl ExpertTable {
+    /// From a plan that was applied: every part of every weight of an expert, in order of use.
+    pub fn of_plan(items: &[Item], applied: &Applied) -> ExpertTable {
+        let mut by_expert = std::collections::BTreeMap::<(u32, u32), Vec<WeightId>>::new();
+        for part in &applied.parts {
+            let item = &items[part.item];
+            if let (Some(layer), Some(expert)) = (item.layer, item.expert) {
+                by_expert.entry((layer, expert)).or_default().push(part.weight);
+            }
+        }
+        let mut table = ExpertTable::default();
+        for ((layer, expert), weights) in by_expert {
+            table.add(layer, expert, &weights);
+        }
+        table
+    }
+
+    /// Makes an expert known; experts of a layer are added in ascending order.
+    pub fn add(&mut self, layer: u32, expert: u32, weights: &[WeightId]) {
+        if self.layers.len() <= layer as usize {
+            self.layers.resize_with(layer as usize + 1, Layer::default);
+        }
+        let layer = &mut self.layers[layer as usize];
+        let start = layer.weights.len() as u32;
+        layer.weights.extend(weights);
+        if layer.experts.len() <= expert as usize {
+            layer.experts.resize(expert as usize + 1, start..start);
+        }
+        layer.experts[expert as usize] = start..layer.weights.len() as u32;
+    }
+
+    /// Layers, those without experts included.
+    pub fn layers(&self) -> u32 {
+        self.layers.len() as u32
+    }
+
+    /// Experts of a layer; 0 for a layer that has none.
+    pub fn experts(&self, layer: u32) -> u32 {
+        self.layers.get(layer as usize).map_or(0, |l| l.experts.len() as u32)
+    }
+
+    /// The weights of an expert, in order of use.
+    ///
+    /// # Errors
+    /// A layer or an expert outside the model.
+    pub fn weights(&self, layer: u32, expert: u32) -> Result<&[WeightId], RoutingError> {
+        let with_experts = || self.layers.iter().filter(|l| !l.experts.is_empty()).count();
+        let known = self.layers.get(layer as usize).filter(|l| !l.experts.is_empty());
+        let known = known.ok_or_else(|| RoutingError::Layer { layer, layers: with_experts() })?;
+        let experts = known.experts.len() as u32;
+        let range = known.experts.get(expert as usize);
+        let range = range.ok_or(RoutingError::Expert { layer, expert, experts })?;
+        Ok(&known.weights[range.start as usize..range.end as usize])
+    }
+
+    /// The order in which a batch's experts are best computed: those that are present first, so
+    /// that the others load meanwhile; most rows first among each. All their weights are added to
+    /// `needed`: what a prefetcher is given, so that it loads the absent ones in this order and
+    /// leaves the present ones alone.
+    ///
+    /// # Errors
+    /// A layer or an expert outside the model; nothing is added then.
+    pub fn order(
+        &self,
+        layer: u32,
+        routing: &Routing,
+        present: impl Fn(WeightId) -> bool,
+        needed: &mut Vec<WeightId>,
+    ) -> Result<Vec<(u32, u32)>, RoutingError> {
+        for &(expert, _) in routing.rows() {
+            self.weights(layer, expert)?;
+        }
+        let mut order = Vec::with_capacity(routing.rows().len());
+        let (mut later, mut present_weights) = (Vec::new(), Vec::new());
+        for &(expert, rows) in routing.rows() {
+            let weights = self.weights(layer, expert)?;
+            let complete = weights.iter().all(|&w| present(w));
+            if complete { &mut order } else { &mut later }.push((expert, rows));
+            if complete { &mut present_weights } else { &mut *needed }.extend(weights);
+        }
+        order.append(&mut later);
+        needed.append(&mut present_weights);
+        Ok(order)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn table() -> ExpertTable {
+        let mut table = ExpertTable::default();
+        for expert in 0..3 {
+            table.add(1, expert, &[WeightId(expert * 2), WeightId(expert * 2 + 1)]);
+        }
+        table
+    }
+
+    #[test]
+    fn a_routing_outside_the_model_is_refused() {
+        let table = table();
+        assert_eq!(table.weights(0, 0), Err(RoutingError::Layer { layer: 0, layers: 1 }));
+        assert_eq!(table.weights(9, 0), Err(RoutingError::Layer { layer: 9, layers: 1 }));
+        let wrong = RoutingError::Expert { layer: 1, expert: 3, experts: 3 };
+        assert_eq!(table.weights(1, 3), Err(wrong));
+        assert!(wrong.to_string().contains("0 to 2"));
+        let mut needed = Vec::new();
+        let routing = Routing::new([(0, 1), (3, 1)]);
+        assert_eq!(table.order(1, &routing, |_| false, &mut needed), Err(wrong));
+        assert!(needed.is_empty());
+    }
+
+    #[test]
+    fn present_experts_come_first_and_rows_decide_among_equals() {
+        let table = table();
+        let routing = Routing::new([(0, 9), (1, 2), (2, 5), (1, 1), (2, 0)]);
+        let mut needed = Vec::new();
+        let present = |w: WeightId| w.0 == 2 || w.0 == 3 || w.0 == 4;
+        let order = table.order(1, &routing, present, &mut needed).unwrap();
+        assert_eq!(order, [(1, 3), (0, 9), (2, 5)]);
+        assert_eq!(needed, [0, 1, 4, 5, 2, 3].map(WeightId));
+    }
+}
