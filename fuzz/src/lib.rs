@@ -14,6 +14,7 @@
 //!
 //! What it finds goes to `fuzz/regressions/<target>/`, named after the defect.
 
+mod cache_ops;
 mod gguf_dequant;
 mod gguf_open;
 mod pack_mutate;
@@ -22,6 +23,7 @@ mod pack_roundtrip;
 mod spec;
 mod tile_differential;
 
+pub use cache_ops::cache_ops;
 pub use gguf_dequant::gguf_dequant;
 pub use gguf_open::gguf_open;
 pub use pack_mutate::pack_mutate;
@@ -34,6 +36,7 @@ pub type Target = fn(&[u8]);
 
 /// Every target by name.
 pub const TARGETS: &[(&str, Target)] = &[
+    ("cache_ops", cache_ops),
     ("gguf_dequant", gguf_dequant),
     ("gguf_open", gguf_open),
     ("pack_mutate", pack_mutate),

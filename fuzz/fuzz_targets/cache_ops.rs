@@ -1,0 +1,4 @@
+//! See `ork_fuzz::cache_ops`.
+#![cfg_attr(fuzzing, no_main)]
+
+ork_fuzz::program!(cache_ops);
