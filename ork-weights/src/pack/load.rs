@@ -56,16 +56,9 @@ impl<S: Source> Pack<S> {
     /// blob that holds them does not fit the entry; [`PackError::Changed`]; [`PackError::Io`].
     pub fn scales(&self, entry: &Entry) -> Result<Vec<f32>> {
         self.source.check()?;
-        let bytes = self.scale_bytes(entry)?;
-        let scales: Vec<f32> = floats(&bytes).collect();
-        let bad = scales.iter().position(|scale| !scale.is_finite() || *scale < 0.0);
-        match bad {
-            Some(index) => {
-                let value = scales[index];
-                Err(PackError::ScaleValue { name: entry.name.clone(), index, value })
-            }
-            None => Ok(scales),
-        }
+        let scales: Vec<f32> = floats(&self.scale_bytes(entry)?).collect();
+        refuse_bad_scales(&entry.name, scales.iter().copied())?;
+        Ok(scales)
     }
 
     /// Codes of a weight as row-major int8, `[N][K]`; 4-bit codes one a byte, those of a compact blob
@@ -139,6 +132,15 @@ impl<S: Source> Pack<S> {
         self.source.read_at(entry.blob.offset, &mut fields)?;
         let layout = stored_layout(entry, precision)?;
         stamp::check(&fields, &entry.name, &layout, self.footer.token)
+    }
+}
+
+/// Refuses scales that no quantiser gives: negative ones and those that are not finite.
+pub(super) fn refuse_bad_scales(name: &str, scales: impl Iterator<Item = f32>) -> Result<()> {
+    let bad = |(_, scale): &(usize, f32)| !scale.is_finite() || *scale < 0.0;
+    match scales.enumerate().find(bad) {
+        Some((index, value)) => Err(PackError::ScaleValue { name: name.into(), index, value }),
+        None => Ok(()),
     }
 }
 

@@ -84,3 +84,10 @@ pub(crate) fn check(header: &[u8], blob: u64, name: &str, k: u32, n: u32) -> Res
         other => Err(refuse("quantisation kind", other.unwrap_or_default().into(), 1)),
     }
 }
+
+/// The scales in a whole blob whose header fits the entry's K and N.
+pub(crate) fn scales<'a>(blob: &'a [u8], name: &str, k: u32, n: u32) -> Result<&'a [u8]> {
+    check(blob, blob.len() as u64, name, k, n)?;
+    // `check` compared the size, so the scales are there.
+    Ok(blob.get(HEADER..HEADER + 4 * n as usize).unwrap_or_default())
+}

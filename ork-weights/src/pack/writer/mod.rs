@@ -22,9 +22,11 @@ pub use self::options::{Summary, WriterOptions};
 use self::target::{Existing, Paths};
 use super::entry::{Checksums, Entry, Span};
 use super::error::{PackError, Part, Result};
+use super::format::bytes::floats;
 use super::format::footer::Form;
 use super::format::index::{MAX_NAME, RawEntry};
-use super::format::stamp;
+use super::format::{o4n1, stamp};
+use super::load::refuse_bad_scales;
 use super::source::Source;
 use super::verify;
 use super::{Dtype, Identity};
@@ -193,21 +195,6 @@ impl PackWriter {
         scales: &[f32],
         error: Option<f32>,
     ) -> Result<()> {
-        let order = self.entries.len() as u32;
-        if name.len() > MAX_NAME as usize {
-            let bytes = name.len() as u32;
-            return Err(PackError::NameLength { entry: order, bytes, max: MAX_NAME });
-        }
-        if name.is_empty() {
-            return Err(PackError::NameEmpty { entry: order });
-        }
-        if self.names.contains_key(name) {
-            return Err(PackError::DuplicateName { name: name.into() });
-        }
-        if let Some(index) = scales.iter().position(|scale| !scale.is_finite() || *scale < 0.0) {
-            return Err(PackError::ScaleValue { name: name.into(), index, value: scales[index] });
-        }
-        let at = self.end.next_multiple_of(PAGE);
         let stamp = match dtype.stored().filter(|_| self.options.stamped) {
             Some(precision) => {
                 let layout = Layout::new(k, n, precision)
@@ -216,6 +203,7 @@ impl PackWriter {
             }
             None => Vec::new(),
         };
+        let at = self.end.next_multiple_of(PAGE);
         let bytes = (stamp.len() + blob.len()) as u64;
         let scales_at = at + bytes;
         let raw = RawEntry {
@@ -228,18 +216,7 @@ impl PackWriter {
             full_k: 0,
             error: error.unwrap_or(0.0),
         };
-        let mut entry = raw.check(name, order, u64::MAX)?;
-        if entry.stamped == stamp.is_empty() {
-            // A blob a page too long, or a page too short for its stamp, is no blob of this weight.
-            let expected = entry.blob.bytes.saturating_sub(PAGE);
-            let part = Part::Blob;
-            return Err(PackError::Size {
-                name: name.into(),
-                part,
-                bytes: blob.len() as u64,
-                expected,
-            });
-        }
+        let mut entry = self.admit(name, raw, blob, scales)?;
         let scales: Vec<u8> = scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
         entry.checksums =
             Some(Checksums { blob: checksum(&[&stamp, blob]), scales: xxh3_64(&scales) });
@@ -258,6 +235,36 @@ impl PackWriter {
         self.entries.push(entry);
         self.end = scales_at + scales.len() as u64;
         Ok(())
+    }
+
+    /// The entry of a new weight, if a reader would accept it.
+    fn admit(&self, name: &str, raw: RawEntry, blob: &[u8], scales: &[f32]) -> Result<Entry> {
+        let order = self.entries.len() as u32;
+        if name.len() > MAX_NAME as usize {
+            let bytes = name.len() as u32;
+            return Err(PackError::NameLength { entry: order, bytes, max: MAX_NAME });
+        }
+        if name.is_empty() {
+            return Err(PackError::NameEmpty { entry: order });
+        }
+        if self.names.contains_key(name) {
+            return Err(PackError::DuplicateName { name: name.into() });
+        }
+        let stored = raw.blob.bytes;
+        let entry = raw.check(name, order, u64::MAX)?;
+        let stamped = stored != blob.len() as u64;
+        if entry.stamped != stamped {
+            // A page too long, or a page too short to be stamped: no blob of this weight.
+            let (part, bytes) = (Part::Blob, blob.len() as u64);
+            let expected = if stamped { stored } else { stored.saturating_sub(PAGE) };
+            return Err(PackError::Size { name: name.into(), part, bytes, expected });
+        }
+        if entry.dtype == Dtype::O4n1 {
+            let inside = o4n1::scales(blob, name, entry.k, entry.n)?;
+            refuse_bad_scales(name, floats(inside))?;
+        }
+        refuse_bad_scales(name, scales.iter().copied())?;
+        Ok(entry)
     }
 
     /// Embeds a GGUF metadata section: `range` of `source`, copied as it is. Call it after the last

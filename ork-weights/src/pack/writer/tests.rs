@@ -378,9 +378,39 @@ fn weights_that_do_not_agree_are_refused() {
             E::ScaleValue { index: 3, .. }
         ));
     }
+    // Compact blobs have their header and scales inside.
+    let compact = [&crate::pack::o4n1_header(64, 32, crate::pack::Codebook::Nf4)[..], &[0; 1152]];
+    let compact = compact.concat();
+    let mut add = |blob: &[u8], n| writer.add("c", 64, n, Dtype::O4n1, blob, &[]).unwrap_err();
+    assert!(matches!(add(&compact, 64), E::Size { .. }));
+    let mut damaged = compact.clone();
+    damaged[0] ^= 1;
+    assert!(matches!(add(&damaged, 32), E::O4n1 { field: "magic", .. }));
+    let mut damaged = compact.clone();
+    damaged[20..24].copy_from_slice(&f32::NAN.to_le_bytes());
+    assert!(matches!(add(&damaged, 32), E::ScaleValue { index: 0, .. }));
+    assert!(writer.is_empty());
+    writer.add("c", 64, 32, Dtype::O4n1, &compact, &[]).unwrap();
+
     writer.add("w", 64, 64, Dtype::Int8, &[0; 4096], &ones).unwrap();
     let again = writer.add("w", 64, 64, Dtype::Int8, &[0; 4096], &ones).unwrap_err();
     assert!(matches!(again, E::DuplicateName { .. }));
+}
+
+#[test]
+fn a_stamped_writer_takes_blobs_without_their_stamp() {
+    let folder = folder();
+    let options = WriterOptions { stamped: true, ..options() };
+    let mut writer = PackWriter::create(folder.path().join("m"), &MODEL, options).unwrap();
+    for (bytes, sound) in [(0, false), (4096, false), (8192, true), (12288, false)] {
+        let name = bytes.to_string();
+        match writer.add(&name, 128, 64, Dtype::Int8, &vec![0; bytes], &[1.0; 64]) {
+            Ok(()) => assert!(sound && writer.entries[0].stamped),
+            Err(PackError::Size { .. }) => assert!(!sound),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(writer.len(), 1);
 }
 
 #[test]
