@@ -10,6 +10,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +23,7 @@ const PAGE: usize = 4096;
 
 /// A mapping, unmapped when dropped.
 #[derive(Debug)]
-struct Map {
+pub(crate) struct Map {
     base: NonNull<u8>,
     len: usize,
 }
@@ -114,13 +115,53 @@ pub(crate) struct Synced {
     pub discarded: u64,
 }
 
+/// The CPU's view and the file behind it.
+#[derive(Debug)]
+struct Pages {
+    cpu: Map,
+    file: OwnedFd,
+    inode: u64,
+}
+
+/// Buffers from this size on are large: taking their pages from the host again and again costs several
+/// times what a program does with them.
+const LARGE: usize = 64 << 20;
+
+/// The pages of the large buffer that was freed last, for the next one of its size.
+static SPARE: Mutex<Option<Pages>> = Mutex::new(None);
+
+impl Pages {
+    fn of_file(file: OwnedFd, len: usize) -> rustix::io::Result<Pages> {
+        let inode = fstat(&file)?.st_ino;
+        Ok(Pages { cpu: Map::of_file(&file, len)?, file, inode })
+    }
+
+    /// The spare ones, zeroed, if they are of this size.
+    fn spare(len: usize) -> Option<Pages> {
+        let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+        let pages = spare.take_if(|pages| pages.cpu.len == len)?;
+        drop(spare);
+        pages.cpu.fill(0, len, 0);
+        Some(pages)
+    }
+
+    /// Keeps them for the next buffer of their size.
+    fn keep(self) {
+        let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = spare.replace(self);
+        drop(spare);
+        drop(before);
+    }
+}
+
 /// A buffer's memory.
 #[derive(Debug)]
 pub(crate) struct Backing {
-    cpu: Map,
+    /// Taken only when dropped.
+    pages: ManuallyDrop<Pages>,
     split: Option<Split>,
-    file: OwnedFd,
-    inode: u64,
+    /// Somebody outside may hold the file.
+    shared: AtomicBool,
     /// The device wrote, and no FROM_DEVICE sync followed.
     device_wrote: AtomicBool,
     /// CPU writes may sit in the cache: CACHEABLE, mapped, and never cleaned.
@@ -131,9 +172,23 @@ impl Backing {
     /// Reserves `len` bytes, which is not 0. `split` asks for the device's own view, `poisoned` for
     /// one that nobody has cleaned yet.
     pub(crate) fn new(len: usize, split: bool, poisoned: bool) -> rustix::io::Result<Backing> {
+        if let Some(pages) = (!split && len >= LARGE).then(|| Pages::spare(len)).flatten() {
+            return Ok(Backing::of_pages(pages, None, false));
+        }
         let file = memfd_create("rknpu-sim", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, len as u64)?;
-        Backing::of_file(file, len, split, poisoned)
+        let split = if split { Some(Split::new(len, poisoned)?) } else { None };
+        Ok(Backing::of_pages(Pages::of_file(file, len)?, split, false))
+    }
+
+    fn of_pages(pages: Pages, split: Option<Split>, shared: bool) -> Backing {
+        Backing {
+            pages: ManuallyDrop::new(pages),
+            split,
+            shared: AtomicBool::new(shared),
+            device_wrote: AtomicBool::new(false),
+            unclean: AtomicBool::new(false),
+        }
     }
 
     /// Memory of a file made elsewhere.
@@ -143,32 +198,23 @@ impl Backing {
         split: bool,
         poisoned: bool,
     ) -> rustix::io::Result<Backing> {
-        let inode = fstat(&file)?.st_ino;
-        let cpu = Map::of_file(&file, len)?;
-        let split = if split {
-            let pages = len.div_ceil(PAGE);
-            let bits = if poisoned { vec![!0; pages.div_ceil(64)] } else { Vec::new() };
-            let (device, clean) = (Map::anonymous(len)?, Map::anonymous(len)?);
-            Some(Split { device, clean, poison: Mutex::new(bits) })
-        } else {
-            None
-        };
-        let (device_wrote, unclean) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Backing { cpu, split, file, inode, device_wrote, unclean })
+        let split = if split { Some(Split::new(len, poisoned)?) } else { None };
+        Ok(Backing::of_pages(Pages::of_file(file, len)?, split, true))
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.cpu.len
+        self.pages.cpu.len
     }
 
     /// The file behind the CPU's view.
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+        self.shared.store(true, Ordering::Relaxed);
+        self.pages.file.as_fd()
     }
 
     /// The file's inode, by which a descriptor of it is known again.
     pub(crate) fn inode(&self) -> u64 {
-        self.inode
+        self.pages.inode
     }
 
     /// The device's view of a range, which lies in the buffer.
@@ -181,7 +227,7 @@ impl Backing {
                 split.fill_poison(at, len);
                 &split.device
             }
-            None => &self.cpu,
+            None => &self.pages.cpu,
         };
         // SAFETY: in strict mode the device's view is written by syncs and by device writes only,
         // in fast mode also by the program under simulation. Neither happens between threads that
@@ -198,18 +244,18 @@ impl Backing {
                 split.fill_poison(at, bytes.len());
                 split.device.copy_in(at, bytes);
             }
-            None => self.cpu.copy_in(at, bytes),
+            None => self.pages.cpu.copy_in(at, bytes),
         }
     }
 
     /// Reads through the CPU's view, as the kernel does with a task array.
     pub(crate) fn cpu_read(&self, at: usize, out: &mut [u8]) {
-        self.cpu.copy_out(at, out);
+        self.pages.cpu.copy_out(at, out);
     }
 
     /// Writes through the CPU's view.
     pub(crate) fn cpu_write(&self, at: usize, bytes: &[u8]) {
-        self.cpu.copy_in(at, bytes);
+        self.pages.cpu.copy_in(at, bytes);
     }
 
     /// Notes that a program has mapped a CACHEABLE buffer and may write to it.
@@ -257,7 +303,7 @@ impl Backing {
             let dirty = self.is_dirty(split, start);
             let partial = start < at || start + bytes.len() > at + len;
             if dirty && (clean || (invalidate && partial)) {
-                self.cpu.copy_out(start, bytes);
+                self.pages.cpu.copy_out(start, bytes);
                 split.device.copy_in(start, bytes);
                 split.clean.copy_in(start, bytes);
             } else if dirty && invalidate {
@@ -265,7 +311,7 @@ impl Backing {
             }
             if invalidate {
                 split.device.copy_out(start, bytes);
-                self.cpu.copy_in(start, bytes);
+                self.pages.cpu.copy_in(start, bytes);
                 split.clean.copy_in(start, bytes);
             }
         }
@@ -281,12 +327,12 @@ impl Backing {
             // SAFETY: see `device`; the comparison may see torn bytes of a program that writes
             // while it syncs.
             let (now, then) =
-                unsafe { (self.cpu.bytes(start, len), split.clean.bytes(start, len)) };
+                unsafe { (self.pages.cpu.bytes(start, len), split.clean.bytes(start, len)) };
             if now != then {
                 for line in self.lines(start, start + len) {
                     if self.is_dirty(split, line) {
                         let bytes = &mut bytes[..LINE.min(self.len() - line)];
-                        self.cpu.copy_out(line, bytes);
+                        self.pages.cpu.copy_out(line, bytes);
                         split.device.copy_in(line, bytes);
                         split.clean.copy_in(line, bytes);
                     }
@@ -299,7 +345,7 @@ impl Backing {
     fn is_dirty(&self, split: &Split, line: usize) -> bool {
         let len = LINE.min(self.len() - line);
         // SAFETY: see `clean_all`.
-        unsafe { self.cpu.bytes(line, len) != split.clean.bytes(line, len) }
+        unsafe { self.pages.cpu.bytes(line, len) != split.clean.bytes(line, len) }
     }
 
     fn lines(&self, from: usize, to: usize) -> impl Iterator<Item = usize> + use<> {
@@ -307,7 +353,25 @@ impl Backing {
     }
 }
 
+impl Drop for Backing {
+    fn drop(&mut self) {
+        // SAFETY: taken once, here, and never used again.
+        let pages = unsafe { ManuallyDrop::take(&mut self.pages) };
+        let shared = self.split.is_some() || self.shared.load(Ordering::Relaxed);
+        if pages.cpu.len >= LARGE && !shared {
+            pages.keep();
+        }
+    }
+}
+
 impl Split {
+    fn new(len: usize, poisoned: bool) -> rustix::io::Result<Split> {
+        let pages = len.div_ceil(PAGE);
+        let bits = if poisoned { vec![!0; pages.div_ceil(64)] } else { Vec::new() };
+        let (device, clean) = (Map::anonymous(len)?, Map::anonymous(len)?);
+        Ok(Split { device, clean, poison: Mutex::new(bits) })
+    }
+
     fn poison(&self) -> MutexGuard<'_, Vec<u64>> {
         self.poison.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -357,33 +421,48 @@ impl Pins {
     }
 }
 
-/// A program's own mapping of a buffer.
+/// A program's mapping of a buffer.
 #[derive(Debug)]
-pub(crate) struct UserMap(Map);
+pub(crate) enum UserMap {
+    /// The buffer has one view, which the program shares.
+    Shared(Arc<Backing>),
+    /// One of its own.
+    Own(Map),
+}
 
 impl UserMap {
     /// Maps the first `len` bytes of a buffer, shared.
-    pub(crate) fn new(backing: &Backing, len: usize) -> rustix::io::Result<UserMap> {
-        Map::of_file(backing.file(), len).map(UserMap)
+    pub(crate) fn new(backing: &Arc<Backing>, len: usize) -> rustix::io::Result<UserMap> {
+        if backing.split.is_none() && len == backing.len() {
+            return Ok(UserMap::Shared(Arc::clone(backing)));
+        }
+        Map::of_file(&backing.pages.file, len).map(UserMap::Own)
+    }
+
+    fn map(&self) -> &Map {
+        match self {
+            UserMap::Shared(backing) => &backing.pages.cpu,
+            UserMap::Own(map) => map,
+        }
     }
 
     pub(crate) fn base(&self) -> *mut u8 {
-        self.0.base.as_ptr()
+        self.map().base.as_ptr()
     }
 
     /// Reads as much as lies in the mapping.
     pub(crate) fn read(&self, at: usize, out: &mut [u8]) {
-        let len = self.0.len.saturating_sub(at).min(out.len());
+        let len = self.map().len.saturating_sub(at).min(out.len());
         if len > 0 {
-            self.0.copy_out(at, &mut out[..len]);
+            self.map().copy_out(at, &mut out[..len]);
         }
     }
 
     /// Writes as much as lies in the mapping.
     pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
-        let len = self.0.len.saturating_sub(at).min(bytes.len());
+        let len = self.map().len.saturating_sub(at).min(bytes.len());
         if len > 0 {
-            self.0.copy_in(at, &bytes[..len]);
+            self.map().copy_in(at, &bytes[..len]);
         }
     }
 }

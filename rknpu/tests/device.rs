@@ -163,6 +163,19 @@ fn what_is_dropped_while_another_domain_is_active_is_freed_afterwards() {
 }
 
 #[test]
+fn a_new_buffer_is_zeroed_whatever_was_freed_before() {
+    let device = Device::simulated(Config::default()).unwrap();
+    let domain = device.domain(0).unwrap();
+    for len in [4096, 64 << 20] {
+        for _ in 0..2 {
+            let mut buffer = domain.alloc(len).unwrap();
+            assert!(buffer.as_slice().iter().all(|byte| *byte == 0));
+            buffer.as_mut_slice().fill(9);
+        }
+    }
+}
+
+#[test]
 fn room_that_is_about_to_be_freed_is_waited_for() {
     let device = Device::simulated(Config::default()).unwrap();
     let (a, b) = (device.domain(0).unwrap(), device.domain(1).unwrap());
