@@ -93,9 +93,15 @@ impl Error {
             | Error::Source(_)
             | Error::Pack(_)
             | Error::Output(_) => 3,
+            Error::Cache(ork_cache::Error::Load { cause, .. }) if is_about_a_file(&**cause) => 3,
             Error::Cache(_) | Error::Device(_) | Error::Thread(_) => 4,
         }
     }
+}
+
+/// Whether a load failed for its file rather than for the device.
+fn is_about_a_file(cause: &(dyn StdError + Send + Sync + 'static)) -> bool {
+    cause.is::<ork_weights::pack::PackError>() || cause.is::<ork_weights::model::ModelError>()
 }
 
 /// The error and its causes, each once, joined by colons: many causes repeat their source's text.
@@ -110,4 +116,35 @@ pub fn chain(error: &dyn StdError) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ork_cache::WeightId;
+    use ork_weights::pack::PackError;
+
+    use super::*;
+
+    #[test]
+    fn a_chain_says_each_thing_once() {
+        let inner = std::io::Error::other("disk on fire");
+        let error = Error::file("read", Path::new("x"))(inner);
+        assert_eq!(chain(&error), "cannot read x: disk on fire");
+        let error = Error::input(Path::new("p"))(PackError::NoMagic { bytes: 7 });
+        let text = chain(&error);
+        assert!(text.starts_with("p: no .orkpack magic") && text.matches("magic").count() == 1);
+    }
+
+    #[test]
+    fn exit_codes_tell_files_from_devices() {
+        let load = |cause: ork_cache::Cause| {
+            Error::Cache(ork_cache::Error::Load { weight: WeightId(0), cause }).exit_code()
+        };
+        assert_eq!(load(Arc::new(PackError::NoMagic { bytes: 7 })), 3);
+        assert_eq!(load(Arc::new(std::io::Error::other("driver"))), 4);
+        assert_eq!(Error::Check(String::new()).exit_code(), 1);
+        assert_eq!(Error::Leak(String::new()).exit_code(), 2);
+    }
 }

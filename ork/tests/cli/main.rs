@@ -59,6 +59,15 @@ fn pack() -> (TempDir, PathBuf, PathBuf) {
     (folder, model, pack)
 }
 
+/// The program as words of a shell's command line; where the tests are emulated, so is it.
+fn program() -> String {
+    let path = assert_cmd::cargo::cargo_bin("ork").display().to_string();
+    match std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER") {
+        Ok(runner) if cfg!(target_arch = "aarch64") => format!("{runner} {path}"),
+        _ => path,
+    }
+}
+
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }

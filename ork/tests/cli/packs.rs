@@ -83,8 +83,7 @@ fn a_weight_is_extracted_as_numpy_reads_it() {
 #[test]
 fn standard_output_may_close_early() {
     let (_folder, _model, pack) = pack();
-    let ork = assert_cmd::cargo::cargo_bin("ork");
-    let line = format!("{} inspect {} | true", ork.display(), pack.display());
+    let line = format!("{} inspect {} | true", super::program(), pack.display());
     let output = std::process::Command::new("sh").args(["-c", &line]).output().unwrap();
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
 }

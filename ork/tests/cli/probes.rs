@@ -56,9 +56,10 @@ fn recordings_of_the_driver_are_replayed() {
 fn loads_are_recorded_while_a_command_runs() {
     let (folder, _model, pack) = pack();
     let csv = folder.path().join("load.csv");
-    let program = assert_cmd::cargo::cargo_bin("ork");
+    let program = super::program();
     let args = ["top", "--interval", "0.02", "--record", text(&csv), "--"];
-    let run = [text(&program), "stream", text(&pack), "--device", "sim", "--passes", "40"];
+    let run = ["stream", text(&pack), "--device", "sim", "--passes", "40"];
+    let run: Vec<&str> = program.split(' ').chain(run).collect();
     let output = ork(&[&args[..], &run].concat()).assert().success();
     assert!(!output.get_output().stdout.is_empty());
     let csv = fs::read_to_string(csv).unwrap();
