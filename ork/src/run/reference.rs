@@ -59,6 +59,19 @@ mod tests {
     }
 
     #[test]
+    fn all_threads_give_what_one_loop_gives() {
+        let layout = Layout::new(1056, 96, Precision::Int8).unwrap();
+        let noise = |i: usize| (i * 31 + i / 7 * 13) as i8;
+        let tiled: Vec<u8> = (0..layout.bytes() as usize).map(|i| noise(i) as u8).collect();
+        let activations: Vec<i8> = (0..7 * 1056).map(noise).collect();
+        let codes = ork_weights::reference::codes(&layout, &tiled).unwrap();
+        let (mut ours, mut theirs) = (vec![0; 7 * 96], vec![0; 7 * 96]);
+        product(&layout, &codes, &activations, &mut ours);
+        ork_weights::reference::sums(&layout, &tiled, &activations, &mut theirs).unwrap();
+        assert_eq!(ours, theirs);
+    }
+
+    #[test]
     fn int4_saturates() {
         let layout = Layout::new(1024, 64, Precision::Int4).unwrap();
         let mut out = vec![0; 64];

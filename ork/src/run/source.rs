@@ -8,7 +8,7 @@ use ork_cache::plan::Item;
 use ork_weights::model::Model;
 use ork_weights::pack::{Entry, Pack, PackError, PackFile, PackWriter};
 use ork_weights::quantise::{Recipe, Tier};
-use ork_weights::tile;
+use ork_weights::reference;
 use rknpu::{Layout, Precision};
 
 use super::columns::Columns;
@@ -132,15 +132,9 @@ impl Source {
     /// As [`Source::load`].
     pub fn codes(&self, index: usize) -> Result<Vec<i8>, Cause> {
         let item = self.items.get(index).ok_or_else(|| cause(Missing(index)))?;
-        if let Some(pack) = self.whole_pack() {
-            let entry = pack.get(&item.name).ok_or_else(|| cause(Missing(index)))?;
-            return pack.codes(entry).map_err(cause);
-        }
         let mut tiled = vec![0; item.layout.bytes() as usize];
         self.load_whole(index, item, &mut tiled)?;
-        let mut rows = vec![0; tile::rows_bytes(&item.layout) as usize];
-        tile::untile(&item.layout, &tiled, &mut rows).map_err(cause)?;
-        Ok(rows.into_iter().map(|byte| byte as i8).collect())
+        reference::codes(&item.layout, &tiled).map_err(cause)
     }
 
     /// Whether a pack is being made: weights must then be loaded in order of use, which becomes the
