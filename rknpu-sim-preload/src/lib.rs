@@ -14,14 +14,16 @@
 //!
 //! Limits. Programs that make system calls without the C library are not seen. A child of fork has a
 //! copy of the machine: what it creates and destroys its parent does not see, though buffers share
-//! their memory; its mappings are gone, as the driver's are. Directories are not listed. The text
-//! files can be written to without effect. Simulated descriptors are numbered below 65536.
+//! their memory; its mappings are gone, as the driver's are. Directories that the system has not are
+//! listed by opendir alone. The text files can be written to without effect. Simulated descriptors are
+//! numbered below 65536.
 //!
 //! Unsafe code is in three files: `real` (the C library's functions), and `hooks` and `paths` (the
 //! functions that replace them).
 
 mod exit;
 mod hooks;
+mod listing;
 mod load;
 mod nodes;
 mod paths;

@@ -13,6 +13,16 @@ pub(crate) enum Place {
     Heap,
     /// A text file of the driver.
     Text(Text),
+    /// A directory of such places, which the system may have as well.
+    Directory,
+}
+
+/// An entry of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) name: &'static str,
+    /// `DT_` type.
+    pub(crate) kind: u8,
 }
 
 /// Major number of DRM devices.
@@ -50,23 +60,57 @@ const PLACES: [(&str, Place); 26] = [
     ("/sys/class/devfreq/dmc/load", Place::Text(Text::DevfreqLoad)),
 ];
 
+/// Directories of these places.
+const DIRECTORIES: [&str; 7] = [
+    "/dev/dri",
+    "/dev/dri/by-path",
+    "/dev/dma_heap",
+    "/sys/kernel/debug/rknpu",
+    "/proc/rknpu",
+    "/sys/class/devfreq",
+    "/sys/class/devfreq/fdab0000.npu",
+];
+
 /// What stands at `path`, if it is simulated. Relative paths never are.
 pub(crate) fn find(path: &[u8]) -> Option<Place> {
     let ours = [&b"/dev/d"[..], b"/sys/", b"/proc/r"];
     if !ours.iter().any(|prefix| path.starts_with(prefix)) {
         return None;
     }
-    PLACES.iter().find(|(name, _)| name.as_bytes() == path).map(|(_, place)| *place)
+    let place = PLACES.iter().find(|(name, _)| name.as_bytes() == path).map(|(_, place)| *place);
+    place.or_else(|| directory(path).map(|_| Place::Directory))
+}
+
+/// The directory that `path` names, with or without a slash at its end.
+fn directory(path: &[u8]) -> Option<&'static str> {
+    let path = path.strip_suffix(b"/").unwrap_or(path);
+    DIRECTORIES.into_iter().find(|name| name.as_bytes() == path)
+}
+
+/// The entries of the directory at `path`, itself and the one above not among them.
+pub(crate) fn entries(path: &[u8]) -> Vec<Entry> {
+    let Some(directory) = directory(path) else { return Vec::new() };
+    let below = |name: &'static str| {
+        let rest = name.strip_prefix(directory)?.strip_prefix('/')?;
+        (!rest.contains('/')).then_some(rest)
+    };
+    let folders = DIRECTORIES.into_iter().filter_map(below);
+    let folders = folders.map(|name| Entry { name, kind: libc::DT_DIR });
+    let files = PLACES.into_iter().filter_map(|(name, place)| {
+        let kind = if place.device().is_some() { libc::DT_CHR } else { libc::DT_REG };
+        Some(Entry { name: below(name)?, kind })
+    });
+    folders.chain(files).collect()
 }
 
 impl Place {
-    /// Major and minor number of the device; `None` for a text.
+    /// Major and minor number of the device; `None` for what is none.
     pub(crate) fn device(self) -> Option<(u32, u32)> {
         match self {
             Place::Card => Some((DRM_MAJOR, 1)),
             Place::Render => Some((DRM_MAJOR, 129)),
             Place::Heap => Some(HEAP),
-            Place::Text(_) => None,
+            Place::Text(_) | Place::Directory => None,
         }
     }
 
@@ -75,6 +119,7 @@ impl Place {
         match self {
             Place::Card | Place::Render | Place::Heap => libc::S_IFCHR | 0o660,
             Place::Text(_) => libc::S_IFREG | 0o444,
+            Place::Directory => libc::S_IFDIR | 0o755,
         }
     }
     /// Makes a stat of whatever stands in for this place one of it.

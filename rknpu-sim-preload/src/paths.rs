@@ -10,21 +10,55 @@ use std::ffi::{CStr, c_char, c_int, c_uint};
 use rustix::io::Errno;
 
 use crate::hooks::answer;
+use crate::listing::Next;
 use crate::nodes::{self, Place};
 use crate::process::{Process, process};
 use crate::real;
 
-/// What the library does with a path; `None` passes the call on.
+/// What stands at a path in the simulation.
 ///
 /// # Safety
 /// `path` is null or a C string.
-unsafe fn place(path: *const c_char) -> Option<(&'static Process, Place)> {
+unsafe fn found(path: *const c_char) -> Option<(&'static Process, Place)> {
     if path.is_null() {
         return None;
     }
     // SAFETY: a C string by the caller's promise.
     let path = unsafe { CStr::from_ptr(path) };
     Some((process()?, nodes::find(path.to_bytes())?))
+}
+
+/// What is to be opened at a path; `None` passes the call on, for directories as well.
+///
+/// # Safety
+/// `path` is null or a C string.
+unsafe fn openable(path: *const c_char) -> Option<(&'static Process, Place)> {
+    // SAFETY: by the caller's promise.
+    unsafe { found(path) }.filter(|(_, place)| *place != Place::Directory)
+}
+
+/// What a path shows; `None` passes the call on, for directories that the system has as well.
+///
+/// # Safety
+/// `path` is null or a C string.
+unsafe fn shown(path: *const c_char) -> Option<Place> {
+    // SAFETY: by the caller's promise; a path that was found is a C string.
+    unsafe {
+        let (_, place) = found(path)?;
+        (place != Place::Directory || !exists(path)).then_some(place)
+    }
+}
+
+/// Whether the system has something at a path. Leaves errno alone.
+///
+/// # Safety
+/// `path` is a C string.
+unsafe fn exists(path: *const c_char) -> bool {
+    let before = real::errno();
+    // SAFETY: a C string by the caller's promise.
+    let there = unsafe { real::access(path, libc::F_OK) } == 0;
+    real::set_errno(before);
+    there
 }
 
 /// Defines the names of an opening function.
@@ -37,7 +71,7 @@ macro_rules! open {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
             // SAFETY: `path` is what the caller gave to `open`.
-            match unsafe { place(path) } {
+            match unsafe { openable(path) } {
                 Some((process, place)) => answer(-1, || process.open(place, flags)),
                 // SAFETY: the caller's arguments, passed on.
                 None => unsafe { real::open(path, flags, mode) },
@@ -62,7 +96,7 @@ macro_rules! openat {
             mode: c_uint,
         ) -> c_int {
             // SAFETY: `path` is what the caller gave to `openat`.
-            match unsafe { place(path) } {
+            match unsafe { openable(path) } {
                 Some((process, place)) => answer(-1, || process.open(place, flags)),
                 // SAFETY: the caller's arguments, passed on.
                 None => unsafe { real::openat(at, path, flags, mode) },
@@ -82,7 +116,7 @@ macro_rules! fopen {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
             // SAFETY: `path` is what the caller gave to `fopen`.
-            match unsafe { place(path) } {
+            match unsafe { openable(path) } {
                 Some((process, place)) => {
                     answer(std::ptr::null_mut(), || {
                         let fd = process.open(place, libc::O_CLOEXEC)?;
@@ -123,8 +157,8 @@ macro_rules! stat {
         pub unsafe extern "C" fn $name(path: *const c_char, out: *mut libc::stat) -> c_int {
             // SAFETY: the caller's arguments, looked at and passed on.
             unsafe {
-                match place(path) {
-                    Some((_, place)) => stat_place(place, out),
+                match shown(path) {
+                    Some(place) => stat_place(place, out),
                     None => real::$real(path, out),
                 }
             }
@@ -150,8 +184,8 @@ macro_rules! fstatat {
         ) -> c_int {
             // SAFETY: the caller's arguments, looked at and passed on.
             unsafe {
-                match place(path) {
-                    Some((_, place)) => stat_place(place, out),
+                match shown(path) {
+                    Some(place) => stat_place(place, out),
                     None => real::fstatat(at, path, out, flags),
                 }
             }
@@ -173,7 +207,7 @@ pub unsafe extern "C" fn statx(
     out: *mut libc::statx,
 ) -> c_int {
     // SAFETY: `path` is what the caller gave to `statx`.
-    let Some((_, place)) = (unsafe { place(path) }) else {
+    let Some(place) = (unsafe { shown(path) }) else {
         // SAFETY: the caller's arguments, passed on.
         return unsafe { real::statx(at, path, flags, mask, out) };
     };
@@ -201,8 +235,8 @@ fn permitted(place: Place, mode: c_int) -> Result<c_int, Errno> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
     // SAFETY: `path` is what the caller gave to `access`.
-    match unsafe { place(path) } {
-        Some((_, place)) => answer(-1, || permitted(place, mode)),
+    match unsafe { shown(path) } {
+        Some(place) => answer(-1, || permitted(place, mode)),
         // SAFETY: the caller's arguments, passed on.
         None => unsafe { real::access(path, mode) },
     }
@@ -220,9 +254,91 @@ pub unsafe extern "C" fn faccessat(
     flags: c_int,
 ) -> c_int {
     // SAFETY: `path` is what the caller gave to `faccessat`.
-    match unsafe { place(path) } {
-        Some((_, place)) => answer(-1, || permitted(place, mode)),
+    match unsafe { shown(path) } {
+        Some(place) => answer(-1, || permitted(place, mode)),
         // SAFETY: the caller's arguments, passed on.
         None => unsafe { real::faccessat(at, path, mode, flags) },
     }
+}
+
+/// `opendir(3)`: simulated entries come first.
+///
+/// # Safety
+/// As `opendir(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn opendir(path: *const c_char) -> *mut libc::DIR {
+    // SAFETY: `path` is what the caller gave to `opendir`.
+    let Some((process, Place::Directory)) = (unsafe { found(path) }) else {
+        // SAFETY: the caller's argument, passed on.
+        return unsafe { real::opendir(path) };
+    };
+    // SAFETY: `path` was found to be a C string.
+    let (real, name) = unsafe { (exists(path), CStr::from_ptr(path)) };
+    let path = if real { path } else { c"/".as_ptr() };
+    // SAFETY: a C string in both cases.
+    let stream = unsafe { real::opendir(path) };
+    if !stream.is_null() {
+        process.listings.add(stream.addr(), name.to_bytes(), real);
+    }
+    stream
+}
+
+/// Defines the names of `readdir`.
+macro_rules! readdir {
+    ($($name:ident),+) => {$(
+        /// `readdir(3)`.
+        ///
+        /// # Safety
+        /// As `readdir(3)`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(stream: *mut libc::DIR) -> *mut libc::dirent {
+            let ours = process().filter(|process| process.listings.any());
+            let Some(process) = ours else {
+                // SAFETY: the caller's argument, passed on.
+                return unsafe { real::readdir(stream) };
+            };
+            match process.listings.next(stream.addr()) {
+                Next::Entry(entry) => entry,
+                Next::End => std::ptr::null_mut(),
+                Next::Real => loop {
+                    // SAFETY: the caller's argument, passed on.
+                    let entry = unsafe { real::readdir(stream) };
+                    // SAFETY: an entry's name ends with a zero byte.
+                    let name = (!entry.is_null()).then(|| unsafe {
+                        CStr::from_ptr((&raw const (*entry).d_name).cast())
+                    });
+                    if !name.is_some_and(|name| process.listings.hides(stream.addr(), name)) {
+                        break entry;
+                    }
+                },
+            }
+        }
+    )+};
+}
+readdir!(readdir, readdir64);
+
+/// `rewinddir(3)`.
+///
+/// # Safety
+/// As `rewinddir(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rewinddir(stream: *mut libc::DIR) {
+    if let Some(process) = process().filter(|process| process.listings.any()) {
+        process.listings.rewind(stream.addr());
+    }
+    // SAFETY: the caller's argument, passed on.
+    unsafe { real::rewinddir(stream) }
+}
+
+/// `closedir(3)`.
+///
+/// # Safety
+/// As `closedir(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn closedir(stream: *mut libc::DIR) -> c_int {
+    if let Some(process) = process().filter(|process| process.listings.any()) {
+        process.listings.remove(stream.addr());
+    }
+    // SAFETY: the caller's argument, passed on.
+    unsafe { real::closedir(stream) }
 }

@@ -11,6 +11,7 @@ use rustix::fd::{AsFd, IntoRawFd, OwnedFd};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 
+use crate::listing::Listings;
 use crate::nodes::Place;
 use crate::ranges::Ranges;
 use crate::settings::Settings;
@@ -33,6 +34,7 @@ pub(crate) struct Process {
     pub(crate) settings: Settings,
     pub(crate) table: Table<Behind>,
     pub(crate) ranges: Ranges<Reservation>,
+    pub(crate) listings: Listings,
     machine: OnceLock<Machine>,
     /// Whether this process, rather than one that it was forked from, used the device.
     used: AtomicBool,
@@ -47,10 +49,10 @@ pub(crate) fn process() -> Option<&'static Process> {
 
 /// Sets the library up, once.
 pub(crate) fn install(settings: Settings) {
-    let (table, ranges) = (Table::new(), Ranges::new());
+    let (table, ranges, listings) = (Table::new(), Ranges::new(), Listings::default());
     let (machine, used) = (OnceLock::new(), AtomicBool::new(false));
     // A second set-up would change nothing, and there is none.
-    let _ = PROCESS.set(Process { settings, table, ranges, machine, used });
+    let _ = PROCESS.set(Process { settings, table, ranges, listings, machine, used });
 }
 
 impl Process {
@@ -86,6 +88,7 @@ impl Process {
             Place::Card => Behind::Device { file: self.machine().open_node(Node::Card), place },
             Place::Render => Behind::Device { file: self.machine().open_node(Node::Render), place },
             Place::Heap => Behind::Heap,
+            Place::Directory => return Err(Errno::ISDIR),
             Place::Text(text) => {
                 let busy = self.machine.get().is_some_and(|m| m.report().jobs_pending > 0);
                 let contents = text.contents(&self.settings.config, busy);

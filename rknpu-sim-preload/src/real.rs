@@ -51,6 +51,10 @@ type StatAt = unsafe extern "C" fn(c_int, *const c_char, *mut libc::stat, c_int)
 type Statx = unsafe extern "C" fn(c_int, *const c_char, c_int, c_uint, *mut libc::statx) -> c_int;
 type Access = unsafe extern "C" fn(*const c_char, c_int) -> c_int;
 type AccessAt = unsafe extern "C" fn(c_int, *const c_char, c_int, c_int) -> c_int;
+type OpenDir = unsafe extern "C" fn(*const c_char) -> *mut libc::DIR;
+type ReadDir = unsafe extern "C" fn(*mut libc::DIR) -> *mut libc::dirent;
+type RewindDir = unsafe extern "C" fn(*mut libc::DIR);
+type CloseDir = unsafe extern "C" fn(*mut libc::DIR) -> c_int;
 type Fopen = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut libc::FILE;
 
 next! {
@@ -78,6 +82,10 @@ next! {
     fn access(path: *const c_char, mode: c_int) -> c_int, as Access, or -1;
     fn faccessat(at: c_int, path: *const c_char, mode: c_int, flags: c_int)
         -> c_int, as AccessAt, or -1;
+    fn opendir(path: *const c_char) -> *mut libc::DIR, as OpenDir, or std::ptr::null_mut();
+    fn readdir(stream: *mut libc::DIR) -> *mut libc::dirent, as ReadDir, or std::ptr::null_mut();
+    fn rewinddir(stream: *mut libc::DIR) -> (), as RewindDir, or Default::default();
+    fn closedir(stream: *mut libc::DIR) -> c_int, as CloseDir, or -1;
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE, as Fopen, or std::ptr::null_mut();
 }
 

@@ -99,6 +99,17 @@ fn paths_lead_to_places() {
 }
 
 #[test]
+fn directories_have_their_places() {
+    let names =
+        |path: &str| nodes::entries(path.as_bytes()).iter().map(|e| e.name).collect::<Vec<_>>();
+    assert_eq!(names("/dev/dri"), ["by-path", "card1", "renderD129"]);
+    assert_eq!(names("/dev/dma_heap/"), ["system"]);
+    assert_eq!(names("/dev"), Vec::<&str>::new());
+    assert_eq!(nodes::find(b"/dev/dri/"), Some(Place::Directory));
+    assert_eq!(nodes::find(b"/sys/class"), None);
+}
+
+#[test]
 fn a_descriptor_beyond_the_table_is_given_back() {
     let table = Table::new();
     assert_eq!(table.add(table::LIMIT as i32, Arc::new(())), Err(table::LIMIT as i32));

@@ -1,6 +1,7 @@
 /* process NAME: what programs do with descriptors, mappings, forks and files. */
 #define _GNU_SOURCE
 #include "npu.h"
+#include <dirent.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -194,6 +195,34 @@ static void sharing(void)
 	CHECK(munmap(cpu, 65536) == 0 && close(buf) == 0 && close(heap) == 0 && close(fd) == 0);
 }
 
+static int listed(const char *directory, const char *name)
+{
+	DIR *stream = opendir(directory);
+	CHECK(stream);
+	int count = 0;
+	for (int round = 0; round < 2; round++) {
+		count = 0;
+		for (struct dirent *entry; (entry = readdir(stream));)
+			count += !strcmp(entry->d_name, name);
+		rewinddir(stream);
+	}
+	CHECK(closedir(stream) == 0);
+	return count;
+}
+
+static void directories(void)
+{
+	struct stat st;
+	CHECK(listed("/dev/dri", "card1") == 1 && listed("/dev/dri/", "renderD129") == 1);
+	CHECK(listed("/dev/dri", "by-path") == 1 && listed("/dev/dri", "null") == 0);
+	CHECK(listed("/sys/kernel/debug/rknpu", "load") == 1);
+	CHECK(listed("/sys/class/devfreq", "fdab0000.npu") == 1);
+	CHECK(listed("/dev", "null") == 1 && listed("/dev", "card1") == 0);
+	CHECK(stat("/dev/dri", &st) == 0 && S_ISDIR(st.st_mode));
+	CHECK(access("/proc/rknpu", R_OK) == 0);
+	CHECK(opendir("/dev/dri/card1") == NULL);
+}
+
 int main(int argc, char **argv)
 {
 	CHECK(argc == 2);
@@ -203,7 +232,7 @@ int main(int argc, char **argv)
 	} all[] = {
 		{"descriptors", descriptors}, {"stats", stats},     {"texts", texts},
 		{"mappings", mappings},	      {"forks", forks},     {"threads", threads},
-		{"sharing", sharing},
+		{"sharing", sharing},	      {"directories", directories},
 	};
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		if (!strcmp(argv[1], all[i].name)) {
