@@ -25,22 +25,32 @@ impl<const RUN: usize> Kernel for Gather<'_, '_, RUN> {
 
     #[inline(always)]
     fn run(self) {
-        let mut staging = [0; STAGED * BLOCK];
+        let mut staging = [[0; BLOCK]; STAGED];
         let mut from = 0;
         for part in self.parts {
-            for out in part.chunks_mut(STAGED * BLOCK) {
-                let blocks = out.len() / BLOCK;
-                let staged = &mut staging[..out.len()];
-                for (j, row) in self.rows.chunks_exact(self.stride).enumerate() {
-                    let row = &row[from..from + blocks * RUN];
-                    let runs = row.as_chunks::<RUN>().0;
-                    for (block, run) in staged.as_chunks_mut::<BLOCK>().0.iter_mut().zip(runs) {
-                        block[j * RUN..][..RUN].copy_from_slice(run);
+            let (whole, rest) = part.as_chunks_mut::<BLOCK>().0.as_chunks_mut::<STAGED>();
+            for out in whole {
+                for (pair, rows) in self.rows.chunks_exact(2 * self.stride).enumerate() {
+                    let (first, second) = rows.split_at(self.stride);
+                    let wanted = from..from + STAGED * RUN;
+                    let first = first[wanted.clone()].as_chunks::<RUN>().0;
+                    let second = second[wanted].as_chunks::<RUN>().0;
+                    for i in 0..STAGED {
+                        let to = &mut staging[i][2 * pair * RUN..2 * (pair + 1) * RUN];
+                        to[..RUN].copy_from_slice(&first[i]);
+                        to[RUN..].copy_from_slice(&second[i]);
                     }
                 }
-                out.copy_from_slice(staged);
-                from += blocks * RUN;
+                *out = staging;
+                from += STAGED * RUN;
             }
+            for (j, row) in self.rows.chunks_exact(self.stride).enumerate() {
+                let row = &row[from..from + rest.len() * RUN];
+                for (block, run) in rest.iter_mut().zip(row.as_chunks::<RUN>().0) {
+                    block[j * RUN..][..RUN].copy_from_slice(run);
+                }
+            }
+            from += rest.len() * RUN;
         }
     }
 }
