@@ -16,6 +16,22 @@ const CHUNK: u64 = 1 << 20;
 impl<S: Source> Pack<S> {
     /// Writes the codes of a weight as a NumPy file: int8, shape (N, K), row-major.
     ///
+    /// ```
+    /// use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// let path = folder.path().join("small.orkpack");
+    /// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// writer.add("w", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// writer.finish()?;
+    ///
+    /// let pack = Pack::open(&path)?;
+    /// let mut npy = Vec::new();
+    /// pack.write_codes_npy(&pack.entries()[0], &mut npy)?;
+    /// assert!(npy.starts_with(b"\x93NUMPY"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Pack::codes`]; [`PackError::Io`] when `out` fails.
     pub fn write_codes_npy(&self, entry: &Entry, out: &mut impl Write) -> Result<()> {

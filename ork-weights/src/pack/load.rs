@@ -64,6 +64,23 @@ impl<S: Source> Pack<S> {
     /// Codes of a weight as row-major int8, `[N][K]`; 4-bit codes one a byte, those of a compact blob
     /// as the int8 values they stand for.
     ///
+    /// ```
+    /// use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// let path = folder.path().join("small.orkpack");
+    /// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// let mut tiles = [0; 4096];
+    /// tiles[32] = 5; // channel 1, k 0: the second run of the first block
+    /// writer.add("w", 64, 64, Dtype::Int8, &tiles, &[0.5; 64])?;
+    /// writer.finish()?;
+    ///
+    /// let pack = Pack::open(&path)?;
+    /// let codes = pack.codes(&pack.entries()[0])?;
+    /// assert_eq!(codes[64], 5); // row 1, column 0
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Pack::load_into`].
     pub fn codes(&self, entry: &Entry) -> Result<Vec<i8>> {

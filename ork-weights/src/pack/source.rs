@@ -145,35 +145,30 @@ impl PackFile {
             PackFile::Pread(file) => file.path(),
         }
     }
+
+    fn inner(&self) -> &dyn Source {
+        match self {
+            PackFile::Mapping(map) => map,
+            PackFile::Pread(file) => file,
+        }
+    }
 }
 
 impl Source for PackFile {
     fn size(&self) -> u64 {
-        match self {
-            PackFile::Mapping(map) => map.size(),
-            PackFile::Pread(file) => file.size(),
-        }
+        self.inner().size()
     }
 
     fn bytes(&self, range: Range<u64>) -> Option<&[u8]> {
-        match self {
-            PackFile::Mapping(map) => map.bytes(range),
-            PackFile::Pread(_) => None,
-        }
+        self.inner().bytes(range)
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
-        match self {
-            PackFile::Mapping(map) => map.read_at(offset, out),
-            PackFile::Pread(file) => file.read_at(offset, out),
-        }
+        self.inner().read_at(offset, out)
     }
 
     fn check(&self) -> Result<()> {
-        match self {
-            PackFile::Mapping(map) => map.check(),
-            PackFile::Pread(file) => file.check(),
-        }
+        self.inner().check()
     }
 }
 

@@ -50,6 +50,16 @@ pub(crate) fn bytes(k: u32, n: u32) -> u64 {
 }
 
 /// The 20 bytes that begin a compact int4 blob; N scales (f32) and K·N/2 code bytes follow.
+///
+/// ```
+/// use ork_weights::pack::{Codebook, o4n1_header};
+///
+/// let (k, n) = (64, 32);
+/// let mut blob = o4n1_header(k, n, Codebook::Nf4).to_vec();
+/// blob.extend([1.0f32; 32].iter().flat_map(|scale| scale.to_le_bytes()));
+/// blob.extend(vec![0x77; (k * n / 2) as usize]); // level 7 is zero
+/// assert_eq!(blob.len() as u32, 20 + 4 * n + k * n / 2);
+/// ```
 pub fn o4n1_header(k: u32, n: u32, codebook: Codebook) -> [u8; HEADER] {
     let mut out = [0; HEADER];
     for (field, value) in out.chunks_exact_mut(4).zip([MAGIC, 0, k, n, codebook.code()]) {
