@@ -17,6 +17,8 @@ struct Fence {
     signalled: bool,
     /// Readable once the fence is signalled.
     file: Option<OwnedFd>,
+    /// Another driver's.
+    foreign: bool,
 }
 
 /// All fences, and which descriptor is which.
@@ -39,8 +41,20 @@ impl Fences {
     /// A fence that is not signalled yet, without a file.
     pub(crate) fn add(&mut self) -> FenceId {
         let sequence = self.fences.len() as u64 + 1;
-        self.fences.push(Fence { sequence, signalled: false, file: None });
+        self.fences.push(Fence { sequence, signalled: false, file: None, foreign: false });
         self.fences.len() - 1
+    }
+
+    /// A fence of another driver.
+    pub(crate) fn add_foreign(&mut self) -> FenceId {
+        let id = self.add();
+        self.fences[id].foreign = true;
+        id
+    }
+
+    /// Whether a fence is another driver's and not signalled: one that FENCE_IN waits for.
+    pub(crate) fn holds_up(&self, id: FenceId) -> bool {
+        self.fences.get(id).is_some_and(|fence| fence.foreign && !fence.signalled)
     }
 
     /// Opens a file for a fence: the caller's descriptor.

@@ -160,6 +160,26 @@ impl Machine {
         call.fences.info(call.fences.of(fd)?)
     }
 
+    /// Another driver's fence, not signalled: a descriptor that FENCE_IN takes and waits for.
+    ///
+    /// # Errors
+    /// What the host says when no descriptor can be had.
+    pub fn foreign_fence(&self) -> Result<RawFd, Errno> {
+        let mut call = self.kernel().enter();
+        let fence = call.fences.add_foreign();
+        call.fences.open(fence)
+    }
+
+    /// Signals a fence; whether the descriptor is one.
+    pub fn signal_fence(&self, fd: RawFd) -> bool {
+        let mut call = self.kernel().enter();
+        let fence = call.fences.of(fd);
+        if let Some(fence) = fence {
+            call.signal(fence);
+        }
+        fence.is_some()
+    }
+
     /// Waits on the machine's clock until a fence is signalled, or `timeout` has passed; whether it
     /// was. A descriptor that is no fence is never signalled.
     pub fn wait_fence(&self, fd: RawFd, timeout: Duration) -> bool {

@@ -2,6 +2,7 @@
 
 use crate::calls;
 use crate::machine::File;
+use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::ffi::c_void;
 
@@ -62,9 +63,9 @@ impl File {
     }
 
     /// A call on a struct of the simulator's own. EINVAL when it is shorter than the word says, or
-    /// the call is one that follows addresses.
+    /// holds addresses for the call to write to.
     pub(crate) fn call(&self, request: u32, bytes: &mut [u8]) -> Result<i32, Errno> {
-        if calls::size_of_word(request) > bytes.len() || calls::follows_addresses(request) {
+        if calls::size_of_word(request) > bytes.len() || calls::holds_addresses(request, bytes) {
             return Err(Errno::INVAL);
         }
         self.issue(Arg { request, at: bytes.as_mut_ptr() })
@@ -72,6 +73,15 @@ impl File {
 
     fn issue(&self, arg: Arg) -> Result<i32, Errno> {
         calls::ioctl(&mut self.enter(), self.id(), &arg)
+    }
+}
+
+/// Closes descriptors that the simulator handed to a program that it plays itself.
+pub(crate) fn close(descriptors: impl Iterator<Item = RawFd>) {
+    for fd in descriptors {
+        // SAFETY: the descriptor was made for that program, which is at its end and the only one that
+        // knows it.
+        unsafe { rustix::io::close(fd) };
     }
 }
 

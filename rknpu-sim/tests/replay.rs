@@ -19,3 +19,90 @@ fn every_recorded_answer_is_the_models() {
     assert_eq!(results.totals(), (3483, 0));
     assert!(results.all_equal());
 }
+
+fn trace(scenario: serde_json::Value) -> replay::Trace {
+    serde_json::from_value(serde_json::json!({
+        "hz": "CONFIG_HZ=300",
+        "scenarios": [scenario],
+    }))
+    .unwrap()
+}
+
+fn setup() -> serde_json::Value {
+    serde_json::json!({ "iommu": true, "domains": "real (16)", "fence": true, "sram": false })
+}
+
+fn open() -> serde_json::Value {
+    serde_json::json!({ "op": "open", "in": { "fd": "A", "path": "/dev/dri/renderD128" },
+        "expect": { "errno": "0" } })
+}
+
+fn create(size: u64, out: serde_json::Value) -> serde_json::Value {
+    serde_json::json!({ "op": "MEM_CREATE", "step": "c", "fd": "A", "req": "0xc0306442", "at_ms": 5,
+        "in": { "handle": 0, "flags": "0x3", "size": size },
+        "expect": { "errno": "0", "out_changed": out } })
+}
+
+#[test]
+fn what_differs_is_named() {
+    let right = serde_json::json!({ "handle": 1, "obj_addr": "obj#0", "dma_addr": "0xfffff000" });
+    let wrong = serde_json::json!({ "handle": 1, "obj_addr": "obj#0", "dma_addr": "0xffffe000" });
+    let less = serde_json::json!({ "handle": 1, "dma_addr": "0xfffff000" });
+    for (size, out, fields) in [
+        (4096, right.clone(), vec![]),
+        (4096, wrong, vec!["dma_addr"]),
+        // A field that is not listed must not have changed.
+        (4096, less, vec!["obj_addr"]),
+        (4097, right.clone(), vec!["size", "dma_addr"]),
+        (0, right, vec!["errno", "handle", "obj_addr", "dma_addr"]),
+    ] {
+        let scenario = serde_json::json!({ "name": "one", "config": setup(),
+            "steps": [open(), create(size, out)] });
+        let trace = trace(scenario);
+        let replayed = replay::replay(&trace, &trace.scenarios[0]);
+        let found: Vec<&str> = replayed.differences.iter().map(|d| d.field.as_str()).collect();
+        assert_eq!(found, fields, "{size}");
+        assert_eq!((replayed.steps, replayed.unequal), (2, usize::from(!fields.is_empty())));
+    }
+}
+
+#[test]
+fn a_fence_of_another_driver_holds_a_job_for_ticks() {
+    let submit = |ticks: u32, at: u64| {
+        serde_json::json!({ "op": "SUBMIT", "step": "s", "fd": "A", "req": "0xc0686441", "at_ms": at,
+            "in": { "flags": "0xd", "timeout": ticks, "task_number": 1, "task_obj_addr": "obj#0",
+                "core_mask": 1, "fence_fd": "sw_sync",
+                "subcore_task": [[0, 1], [0, 1], [0, 1], [0, 1], [0, 1]] },
+            "expect": { "errno": "0", "out_changed": { "task_counter": 1, "fence_fd": -1,
+                "hw_elapse_time": 1 } },
+            "match": { "hw_elapse_time": "shape: >= programmed delay, nanoseconds" } })
+    };
+    let steps = serde_json::json!([
+        open(),
+        { "op": "MEM_CREATE", "fd": "A", "req": "0xc0306442", "at_ms": 1,
+            "in": { "handle": 0, "flags": "0xb", "size": 4096 },
+            "expect": { "errno": "0", "out_changed":
+                { "handle": 1, "obj_addr": "obj#0", "dma_addr": "0xfffff000" } } },
+        { "op": "MEM_MAP", "fd": "A", "req": "0xc0106443", "at_ms": 2, "in": { "handle": 1 },
+            "expect": { "errno": "0", "out_changed": { "offset": "0x100000000" } } },
+        { "op": "mmap", "in": { "fd": "A", "offset": "0x100000000", "len": 4096 },
+            "expect": { "errno": "0" } },
+        { "op": "write_task", "in": { "idx": 0, "int_mask": "0x300", "regcfg_amount": 100,
+            "regcmd_addr": "0x80000001" } },
+        submit(300, 10),
+    ]);
+    let trace = trace(serde_json::json!({ "name": "fence", "config": setup(), "steps": steps }));
+    let replayed = replay::replay(&trace, &trace.scenarios[0]);
+    assert_eq!(replayed.unequal, 0, "{:?}", replayed.differences);
+}
+
+#[test]
+fn folders_without_recordings_are_errors() {
+    let folder = std::env::temp_dir().join(format!("rknpu-sim-replay-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    assert!(matches!(replay::folder(&folder), Err(replay::ReplayError::Empty { .. })));
+    std::fs::write(folder.join("a.json"), "{}").unwrap();
+    assert!(matches!(replay::folder(&folder), Err(replay::ReplayError::Format { .. })));
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(matches!(replay::folder(&folder), Err(replay::ReplayError::Read { .. })));
+}

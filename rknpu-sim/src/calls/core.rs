@@ -14,6 +14,8 @@ pub(crate) const GET_CAP: u32 = 0xC010_640C;
 pub(crate) const CREATE_DUMB: u32 = 0xC020_64B2;
 pub(crate) const MAP_DUMB: u32 = 0xC010_64B3;
 pub(crate) const DESTROY_DUMB: u32 = 0xC004_64B4;
+pub(crate) const GET_MAGIC: u32 = 0x8004_6402;
+pub(crate) const SET_MASTER: u32 = 0x0000_641E;
 
 /// GET_CAP.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
@@ -36,11 +38,27 @@ pub(crate) struct Dumb {
     size: u64,
 }
 
-/// DESTROY_DUMB.
+/// DESTROY_DUMB, and whatever else is a single number.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(crate) struct DumbHandle {
     handle: u32,
+}
+
+/// A call without a struct.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct Nothing;
+
+/// SET_MASTER and DROP_MASTER by a privileged opener of the card node.
+pub(crate) fn nothing(_: &mut Call<'_>, _: u32, _: &mut Nothing) -> Result<(), Errno> {
+    Ok(())
+}
+
+/// GET_MAGIC: a number of the file's own.
+pub(crate) fn magic(_: &mut Call<'_>, file: u32, args: &mut DumbHandle) -> Result<(), Errno> {
+    args.handle = file;
+    Ok(())
 }
 
 /// VERSION: texts are cut to the caller's room and not terminated, lengths are the full ones.

@@ -58,9 +58,12 @@ pub(crate) fn size_of_word(request: u32) -> usize {
     Word(request).size()
 }
 
-/// Whether a call writes to addresses that its struct holds.
-pub(crate) fn follows_addresses(request: u32) -> bool {
-    Word(request).kind() == words::DRM_TYPE && Word(request).nr() == Word(words::DRM_VERSION).nr()
+/// Whether a call's struct holds addresses that it writes to.
+pub(crate) fn holds_addresses(request: u32, bytes: &[u8]) -> bool {
+    let word = Word(request);
+    let version = word.kind() == words::DRM_TYPE && word.nr() == Word(words::DRM_VERSION).nr();
+    let held = |at: usize| bytes.get(at..at + 8).is_some_and(|field| field != [0; 8]);
+    version && [24, 40, 56].into_iter().any(held)
 }
 
 /// One call, as the DRM core makes it: the caller's size is copied in, the rest is zero; the
@@ -156,6 +159,12 @@ fn handler(call: &Call<'_>, nr: u8, node: Node) -> Result<Handler, Errno> {
         0x00 => handler!(Version, words::DRM_VERSION, drm::Version, core::version),
         0x09 => handler!(GemClose, words::GEM_CLOSE, drm::GemClose, handles::gem_close),
         0x0c => handler!(GetCap, core::GET_CAP, core::Cap, core::get_cap),
+        0x02 if node == Node::Card => {
+            handler!(Other, core::GET_MAGIC, core::DumbHandle, core::magic)
+        }
+        0x1e | 0x1f if node == Node::Card => {
+            handler!(Other, core::SET_MASTER, core::Nothing, core::nothing)
+        }
         0x2d => {
             handler!(PrimeHandleToFd, words::PRIME_HANDLE_TO_FD, drm::PrimeHandle, prime::export)
         }

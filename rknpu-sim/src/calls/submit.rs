@@ -327,16 +327,20 @@ impl Call<'_> {
         }
     }
 
-    /// FENCE_IN: waits for a fence of another driver, `timeout` taken as ticks; a wait that runs out
-    /// counts as success.
+    /// FENCE_IN: waits for a fence of another driver, `timeout` taken as timer ticks; a wait that runs
+    /// out counts as success. The device's own fences are not waited for.
     fn wait_for_fence(&mut self, args: &mut Submit) -> Result<(), Errno> {
         let config = self.config();
-        if self.fences.of(args.fence_fd).is_none() {
+        let Some(fence) = self.fences.of(args.fence_fd) else {
             self.hazard(config, Hazard::FenceLeak);
             return Err(Errno::INVAL);
-        }
-        // The device's own fences are not waited for.
+        };
         args.fence_fd = -1;
+        let ticks = u64::from(args.timeout) * 1_000 * MS / u64::from(config.hz.max(1));
+        let deadline = self.time.now().saturating_add(ticks);
+        while self.fences.holds_up(fence) && self.time.now() < deadline {
+            self.wait(Channel::Fence, Some(deadline));
+        }
         Ok(())
     }
 }

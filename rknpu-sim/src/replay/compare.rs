@@ -64,9 +64,9 @@ pub(crate) fn same_outcome(recorded: &str, simulated: &str) -> bool {
 pub(crate) struct Tokens(HashMap<String, u64>);
 
 impl Tokens {
-    /// Whether a token stands for a value; a new token does from now on.
+    /// Whether a token stands for a value; a new token does from now on. None stands for 0.
     pub(crate) fn stands_for(&mut self, token: &str, value: u64) -> bool {
-        *self.0.entry(token.to_owned()).or_insert(value) == value
+        value != 0 && *self.0.entry(token.to_owned()).or_insert(value) == value
     }
 
     pub(crate) fn get(&self, token: &str) -> Option<u64> {

@@ -38,16 +38,39 @@ const MEM_SYNC: &[Field] =
 const GEM_CLOSE: &[Field] = &[("handle", 0, 4), ("pad", 4, 4)];
 const PRIME: &[Field] = &[("handle", 0, 4), ("flags", 4, 4), ("fd", 8, 4)];
 
+const VERSION: &[Field] = &[
+    ("version_major", 0, 4),
+    ("version_minor", 4, 4),
+    ("version_patchlevel", 8, 4),
+    ("name_len", 16, 8),
+    ("date_len", 32, 8),
+    ("desc_len", 48, 8),
+];
+const GET_CAP: &[Field] = &[("capability", 0, 8), ("value", 8, 8)];
+const CREATE_DUMB: &[Field] = &[
+    ("height", 0, 4),
+    ("width", 4, 4),
+    ("bpp", 8, 4),
+    ("flags", 12, 4),
+    ("handle", 16, 4),
+    ("pitch", 20, 4),
+    ("size", 24, 8),
+];
+
 /// The fields of a call's struct; none for a call of no struct.
 pub(crate) fn fields(op: &str) -> &'static [Field] {
     match op {
         "ACTION" => ACTION,
         "SUBMIT" => SUBMIT,
         "MEM_CREATE" => MEM_CREATE,
-        "MEM_MAP" => MEM_MAP,
+        "MEM_MAP" | "MAP_DUMB" => MEM_MAP,
         "MEM_DESTROY" => MEM_DESTROY,
         "MEM_SYNC" => MEM_SYNC,
         "GEM_CLOSE" => GEM_CLOSE,
+        "VERSION" | "DRM_VERSION" => VERSION,
+        "GET_CAP" => GET_CAP,
+        "CREATE_DUMB" => CREATE_DUMB,
+        "DESTROY_DUMB" => &[("handle", 0, 4)],
         "PRIME_HANDLE_TO_FD" | "PRIME_FD_TO_HANDLE" => PRIME,
         _ => &[],
     }

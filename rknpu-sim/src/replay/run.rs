@@ -11,8 +11,9 @@ use crate::replay::layout::{SUBCORES, fields, get, put};
 use crate::replay::script::{Lane, Lost, When, lanes, lost, when};
 use crate::replay::standin::StandIn;
 use crate::replay::{Difference, Replayed, observe};
+use crate::user;
 use rknpu_sys::uapi::{MemCreate, SubcoreTask, Submit, Task};
-use rustix::fd::OwnedFd;
+use rustix::fd::{OwnedFd, RawFd};
 use rustix::io::Errno;
 use serde_json::Value;
 use std::collections::{HashMap, VecDeque};
@@ -23,6 +24,8 @@ use std::time::Duration;
 /// Bytes behind a struct that must stay as they are.
 const TAIL: u8 = 0xaa;
 const ROOM: usize = 256;
+/// Added to literal descriptors: beyond what a process has open.
+const NO_FENCE: u64 = 1 << 24;
 
 /// A mapping, and whose it is.
 #[derive(Debug)]
@@ -30,6 +33,7 @@ pub(crate) struct View {
     pub(crate) mapping: Mapping,
     /// The buffer was made with a kernel mapping: tasks are written to it.
     tasks: bool,
+    thread: Option<String>,
 }
 
 /// What the steps share.
@@ -45,6 +49,8 @@ pub(crate) struct World {
     objects: HashMap<u64, u32>,
     /// Descriptors that are kept open.
     pub(crate) kept: Vec<OwnedFd>,
+    /// Descriptors that the machine handed out.
+    made: Vec<RawFd>,
     /// Bytes synced when the log was last read.
     pub(crate) synced: (u64, u64),
     /// Files of a child process, which close when it dies.
@@ -168,8 +174,10 @@ impl Run<'_> {
         });
         let mut world = self.world();
         let (views, files) = (std::mem::take(&mut world.views), std::mem::take(&mut world.files));
+        let made = std::mem::take(&mut world.made);
         drop(world);
         drop((views, files));
+        user::close(made.into_iter());
     }
 
     fn lane(&self, lane: &Lane) {
@@ -179,6 +187,9 @@ impl Run<'_> {
             self.step(n, &self.scenario.steps[n]);
             self.world().done[n] = true;
             self.machine.kernel().enter().time.wake(Channel::Step);
+        }
+        if let Some(thread) = &lane.thread {
+            self.process_ends(thread);
         }
         set_cpu(0);
     }
@@ -281,8 +292,34 @@ impl Run<'_> {
 
     fn close(&self, step: &Step) {
         let Some(name) = step.text("fd") else { return };
-        let file = self.world().files.remove(name);
+        let mut world = self.world();
+        let file = world.files.remove(name);
+        let named = |kind: &str| world.tokens.get(&format!("{kind}:{name}"));
+        let descriptor = named("dmabuf").or_else(|| world.tokens.get(name));
+        drop(world);
         drop(file);
+        if let Some(fd) = descriptor.and_then(|fd| i32::try_from(fd).ok()) {
+            self.machine.descriptor_closed(fd);
+        }
+    }
+
+    /// A process ends: its own files and mappings go.
+    fn process_ends(&self, thread: &str) {
+        let killed = |step: &Step| step.step == "child_killed_by_signal";
+        if !is_process(thread) || self.scenario.steps.iter().any(killed) {
+            return;
+        }
+        let mut world = self.world();
+        let own = |step: &&Step| step.op == "open" && step.thread.as_deref() == Some(thread);
+        let names = self.scenario.steps.iter().filter(own).filter_map(|step| step.text("fd"));
+        let files: Vec<_> = names.filter_map(|name| world.files.remove(name)).collect();
+        let views = std::mem::take(&mut world.views);
+        let (gone, kept) =
+            views.into_iter().partition(|view| view.thread.as_deref() == Some(thread));
+        world.views = kept;
+        let gone: Vec<View> = gone;
+        drop(world);
+        drop((gone, files));
     }
 
     /// A child process dies: its own files close.
@@ -319,7 +356,8 @@ impl Run<'_> {
         let mut world = self.world();
         let flags = world.offsets.get(&offset).copied().unwrap_or(0);
         if let Ok(mapping) = result {
-            world.views.push(View { mapping, tasks: flags & 0x8 != 0 });
+            let (tasks, thread) = (flags & 0x8 != 0, step.thread.clone());
+            world.views.push(View { mapping, tasks, thread });
         }
     }
 
@@ -435,9 +473,10 @@ impl Run<'_> {
             self.differ(n, "fd", &Value::from(step.fd.clone()), "not open");
             return;
         };
-        let before = self.build(step);
-        let mut bytes = before.clone();
         self.arm(step);
+        let size = (request >> 16) as usize & 0x3fff;
+        let before = self.build(step, size);
+        let mut bytes = before.clone();
         let result = file.call(low(Some(request)), &mut bytes);
         drop(file);
         self.outcome(n, step, &result);
@@ -446,15 +485,18 @@ impl Run<'_> {
     }
 
     /// The struct that a step hands in.
-    fn build(&self, step: &Step) -> Vec<u8> {
-        let mut bytes = vec![0; ROOM];
+    fn build(&self, step: &Step, size: usize) -> Vec<u8> {
+        let mut bytes = vec![0; ROOM.max(size)];
         let fields = fields(&step.op);
-        let end = fields.iter().map(|(_, at, len)| at + len).max().unwrap_or(0);
-        bytes[if step.op == "SUBMIT" { SUBCORES + 40 } else { end }..].fill(TAIL);
+        let end = fields.iter().map(|(_, at, len)| at + len).max().unwrap_or(size);
+        bytes[if step.op == "SUBMIT" { SUBCORES + 40 } else { end }.min(ROOM)..].fill(TAIL);
         let world = self.world();
         for (name, at, len) in fields {
             let Some(value) = step.input.get(*name) else { continue };
-            put(&mut bytes, *at, *len, world.tokens.value(value).unwrap_or(0));
+            let literal = value.as_str().is_some_and(|text| text.starts_with("fd:"));
+            let known = world.tokens.value(value).unwrap_or(0);
+            // A descriptor of the recorder's that was no fence must not be one here.
+            put(&mut bytes, *at, *len, if literal { known + NO_FENCE } else { known });
         }
         let pairs = step.input.get("subcore_task").and_then(Value::as_array);
         for (at, value) in
@@ -467,6 +509,9 @@ impl Run<'_> {
 
     /// The environment's faults are not recorded, but some errnos come from nowhere else.
     fn arm(&self, step: &Step) {
+        if step.op == "SUBMIT" && step.number("flags").is_some_and(|flags| flags & 0x8 != 0) {
+            self.foreign_fence(step);
+        }
         let Some(errno) = step.errno().and_then(errno) else { return };
         if step.op == "ACTION" {
             match step.number("flags") {
@@ -474,6 +519,19 @@ impl Run<'_> {
                 Some(25) if errno != Errno::INVAL => self.machine.inject(Fault::Attach(errno)),
                 _ => {}
             }
+        }
+    }
+
+    /// A fence that is waited for and that no step has made is another driver's; a literal descriptor
+    /// is none.
+    fn foreign_fence(&self, step: &Step) {
+        let Some(token) = step.text("fence_fd") else { return };
+        let literal = token.starts_with("fd:") || number(&Value::from(token)).is_some();
+        if literal || self.world().tokens.get(token).is_some() {
+            return;
+        }
+        if let Some(fd) = self.machine.foreign_fence().ok().and_then(|fd| u64::try_from(fd).ok()) {
+            self.world().tokens.set(token, fd);
         }
     }
 
@@ -490,6 +548,13 @@ impl Run<'_> {
         match step.op.as_str() {
             "MEM_CREATE" if step.number("handle").unwrap_or(0) == 0 => {
                 world.objects.insert(field("handle"), low(step.number("flags")));
+            }
+            "PRIME_HANDLE_TO_FD" => {
+                world.made.extend(i32::try_from(field("fd")));
+            }
+            "SUBMIT" if step.number("flags").is_some_and(|flags| flags & 0x10 != 0) => {
+                let fd = low(Some(field("fence_fd"))).cast_signed();
+                world.made.extend((fd >= 0).then_some(fd));
             }
             "MEM_MAP" => {
                 let flags = world.objects.get(&field("handle")).copied().unwrap_or(0);
@@ -512,7 +577,7 @@ impl Run<'_> {
             // The recorder's name for whatever comes out here.
             self.world().tokens.forget(token);
         }
-        let mut known = vec![false; ROOM];
+        let mut known = vec![false; now.len()];
         for (name, at, len) in fields(&step.op) {
             known[*at..at + len].fill(true);
             let simulated = get(now, *at, *len);
@@ -560,6 +625,12 @@ impl Run<'_> {
         let fd = i32::try_from(fence).unwrap_or(-1);
         self.machine.wait_fence(fd, Duration::from_micros(micros))
     }
+}
+
+/// Whether a thread of the recording was a process of its own.
+fn is_process(thread: &str) -> bool {
+    let name = thread.to_ascii_lowercase();
+    name.contains("child") || name.contains("proc")
 }
 
 type TaskField = (&'static str, usize, usize);
