@@ -126,6 +126,8 @@ struct Pages {
 /// Buffers from this size on are large: taking their pages from the host again and again costs several
 /// times what a program does with them.
 const LARGE: usize = 64 << 20;
+/// Larger ones are not kept.
+const LARGEST: usize = 512 << 20;
 
 /// The pages of the large buffer that was freed last, for the next one of its size.
 static SPARE: Mutex<Option<Pages>> = Mutex::new(None);
@@ -145,8 +147,13 @@ impl Pages {
         Some(pages)
     }
 
-    /// Keeps them for the next buffer of their size.
+    /// Keeps them for the next buffer of their size, if most of them are there: what was never
+    /// touched costs nothing to reserve again, and much to zero.
     fn keep(self) {
+        let resident = fstat(&self.file).map_or(0, |stat| stat.st_blocks.cast_unsigned() * 512);
+        if self.cpu.len > LARGEST || resident < self.cpu.len as u64 / 2 {
+            return;
+        }
         let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
         let before = spare.replace(self);
         drop(spare);

@@ -577,11 +577,17 @@ impl Run<'_> {
             // The recorder's name for whatever comes out here.
             self.world().tokens.forget(token);
         }
+        let request = step.req.as_deref().and_then(|word| number(&Value::from(word)));
+        let gives = request.is_some_and(|word| word & 0x8000_0000 != 0);
         let mut known = vec![false; now.len()];
         for (name, at, len) in fields(&step.op) {
             known[*at..at + len].fill(true);
             let simulated = get(now, *at, *len);
             let same = match changed.get(*name) {
+                // Nothing was copied out, but the recorder names whatever it finds in the field.
+                Some(_) if !gives && step.rule(name) == "token" => {
+                    get(before, *at, *len) == simulated
+                }
                 Some(recorded) => {
                     same_field(step.rule(name), recorded, simulated, &mut self.world().tokens)
                 }
