@@ -49,6 +49,7 @@ struct Inner {
     pool: Mutex<Weak<crate::core::Pool>>,
     capabilities: Capabilities,
     timeout_ms: u32,
+    pin: bool,
     recovery: Mutex<()>,
     /// Resets so far: a job that failed before one need not ask for another.
     resets: AtomicU64,
@@ -159,6 +160,7 @@ impl Device {
             pool: Mutex::default(),
             capabilities,
             timeout_ms: open::timeout_ms(options.timeout)?,
+            pin: options.pin,
             recovery: Mutex::default(),
             resets: AtomicU64::new(0),
             kernel,
@@ -292,6 +294,10 @@ impl Device {
 
     pub(crate) fn timeout_ms(&self) -> u32 {
         self.0.timeout_ms
+    }
+
+    pub(crate) fn pins_threads(&self) -> bool {
+        self.0.pin
     }
 
     pub(crate) fn resets(&self) -> u64 {

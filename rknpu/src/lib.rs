@@ -197,6 +197,7 @@
 #[cfg(target_endian = "big")]
 compile_error!("the NPU is little-endian, and buffers are shared with it as they are");
 
+mod affinity;
 mod arena;
 pub mod buffer;
 mod capabilities;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use crate::affinity::pin_to_fast;
 use crate::device::{Device, Entered};
 use crate::job::Job;
 use crate::kernel::{Completion, Kernel, Object, Submission};
@@ -104,7 +105,14 @@ impl Worker {
         if self.thread.is_none() {
             let (shared, kernel) = (Arc::clone(&self.shared), device.share_kernel());
             let named = thread::Builder::new().name(format!("rknpu-core{core}"));
-            match named.spawn(move || serve(&shared, &*kernel, core)) {
+            let pin = device.pins_threads();
+            let work = move || {
+                if pin {
+                    pin_to_fast(core);
+                }
+                serve(&shared, &*kernel, core);
+            };
+            match named.spawn(work) {
                 Ok(thread) => self.thread = Some(thread),
                 Err(error) => return Err((task, error)),
             }
