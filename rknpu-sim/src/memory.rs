@@ -473,3 +473,6 @@ impl UserMap {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

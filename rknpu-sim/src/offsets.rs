@@ -69,3 +69,6 @@ impl Offsets {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
