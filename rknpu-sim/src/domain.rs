@@ -2,9 +2,9 @@
 
 use crate::config::{Config, Domains};
 use crate::engine::BusFault;
+use crate::hazard::Hazard;
 use crate::iova::{PAGE, Space};
 use crate::kernel::{Call, Channel, MS};
-use crate::report::Hazard;
 use crate::state::{SpaceMap, State};
 use rustix::io::Errno;
 use std::sync::Arc;

@@ -7,24 +7,21 @@
 use crate::config::Config;
 use crate::engine::Start;
 use crate::fence::FenceId;
+use crate::hazard::Hazard;
 use crate::kernel::{Channel, Pending};
 use crate::knobs::Load;
 use crate::memory::Backing;
 use crate::object::Object;
-use crate::report::Hazard;
 use crate::state::State;
+use crate::tasks::{Chunk, MAX_TASKS, Read};
 use rknpu_sys::flags::JobFlags;
-use rknpu_sys::uapi::{Submit, Task};
+use rknpu_sys::uapi::Submit;
 use rustix::io::Errno;
 use std::collections::VecDeque;
-use std::mem::offset_of;
 use std::sync::Arc;
 
 /// Cores of an RK3588.
 pub const CORES: usize = 3;
-/// Tasks that a core takes in one start.
-pub(crate) const MAX_TASKS: u32 = 4095;
-const TASK: u64 = size_of::<Task>() as u64;
 
 /// What a core's hardware does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,6 +103,14 @@ impl Job {
         let entry = if self.use_cores == 3 { core + 2 } else { core };
         let range = &self.args.subcore_task[entry.min(4)];
         (range.task_start, range.task_number)
+    }
+
+    /// The tasks that a core starts next.
+    fn chunk(&self, core: usize) -> Chunk {
+        let (first, number) = self.range(core);
+        let done = self.chunks[core].saturating_mul(MAX_TASKS);
+        let count = number.saturating_sub(done).min(MAX_TASKS);
+        Chunk { first: u64::from(first) + u64::from(done), count }
     }
 
     pub(crate) fn uses(&self, core: usize) -> bool {
@@ -235,42 +240,23 @@ impl State {
         if !flags.contains(JobFlags::PC) {
             return Err(NoStart::Refused);
         }
-        let address = job.args.task_obj_addr;
-        let (first, number) = job.range(core);
-        let done = job.chunks[core].saturating_mul(MAX_TASKS);
-        let count = number.wrapping_sub(done).min(MAX_TASKS);
-        let from = u64::from(first) + u64::from(done);
-        let (args_base, chunk) = (job.args.task_base_addr, number.min(MAX_TASKS));
-        let Some(object_address) = job.tasks else { return Err(NoStart::Refused) };
-        let object = self.objects.get(object_address);
-        let backing = object.filter(|o| o.kernel_map).and_then(|o| o.backing.clone());
-        let Some(backing) = backing else {
-            let hazard = Hazard::TasksNotMapped { address };
-            self.hazard(config, hazard);
+        let (address, base) = (job.args.task_obj_addr, job.args.task_base_addr);
+        let tasks = job.tasks.ok_or(NoStart::Refused)?;
+        let first_chunk = job.chunks[core] == 0;
+        let chunk = job.chunk(core);
+        let object = self.objects.get(tasks).filter(|object| object.kernel_map);
+        let Some(backing) = object.and_then(|object| object.backing.clone()) else {
+            self.hazard(config, Hazard::TasksNotMapped { address });
             return Err(NoStart::Oops);
         };
-        let size = backing.len() as u64;
-        let last = (from + u64::from(count)).checked_sub(1).filter(|_| chunk > 0);
-        let in_first = from * TASK + TASK <= size;
-        let last = last.map(|last| last * TASK);
-        let mask_end = offset_of!(Task, int_mask) as u64 + 4;
-        let in_last = last.is_some_and(|last| last + mask_end <= size);
-        let (Some(last), true, true) = (last, in_first, in_last) else {
-            let hazard = Hazard::TasksOutside { address, first: from, count, size };
-            self.hazard(config, hazard);
-            return Err(NoStart::Oops);
-        };
-        if last + TASK > size {
-            let hazard = Hazard::TasksOutside { address, first: from, count, size };
-            self.hazard(config, hazard);
+        let read = chunk.read(&backing);
+        if read.as_ref().is_none_or(|read| read.overruns) {
+            let (size, Chunk { first, count }) = (backing.len() as u64, chunk);
+            self.hazard(config, Hazard::TasksOutside { address, first, count, size });
         }
-        let task = read_task(&backing, from * TASK);
-        let mut mask = [0; 4];
-        // In range: tested above.
-        backing.cpu_read(last as usize + offset_of!(Task, int_mask), &mut mask);
-        let int_mask = u32::from_le_bytes(mask);
-        if core == 0 || self.jobs.at(place).chunks[core] == 0 {
-            self.check_mask(config, place, int_mask);
+        let Read { task, int_mask, last, .. } = read.ok_or(NoStart::Oops)?;
+        if first_chunk && (int_mask == 0 || widened(int_mask) != int_mask) {
+            self.hazard(config, Hazard::HalfInterruptMask { mask: int_mask });
         }
         let job = self.jobs.at_mut(place);
         job.last_task = Some(last);
@@ -280,8 +266,8 @@ impl State {
             // The registers are 32 bits wide.
             regcmd_addr: task.regcmd_addr as u32,
             regcfg_amount: task.regcfg_amount,
-            tasks: count,
-            dma_base: args_base as u32,
+            tasks: chunk.count,
+            dma_base: base as u32,
             int_mask,
             ping_pong: flags.contains(JobFlags::PINGPONG),
         };
@@ -431,25 +417,10 @@ impl State {
         };
         self.cores.iter().position(running)
     }
-
-    fn check_mask(&mut self, config: &Config, place: usize, mask: u32) {
-        if widened(mask) != mask || mask == 0 {
-            let domain = self.jobs.at(place).args.iommu_domain_id;
-            let hazard = Hazard::HalfInterruptMask { mask, domain };
-            self.hazard(config, hazard);
-        }
-    }
 }
 
 /// Each of the six two-bit pairs that has a bit gets both; other bits are dropped.
 pub(crate) fn widened(status: u32) -> u32 {
     let pairs = (0..6).map(|pair| 0x3 << (2 * pair));
     pairs.filter(|pair| status & pair != 0).fold(0, |wide, pair| wide | pair)
-}
-
-fn read_task(backing: &Backing, at: u64) -> Task {
-    let mut task = Task::default();
-    // The caller has tested that the task lies in the buffer.
-    backing.cpu_read(at as usize, zerocopy::IntoBytes::as_mut_bytes(&mut task));
-    task
 }

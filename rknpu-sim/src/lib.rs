@@ -8,6 +8,7 @@
 //! * [`config`] says which driver, which kernel options, which hardware, and how strict.
 //! * [`engine`] is the boundary to what executes jobs, [`npu`] the model that does by default.
 //! * [`report`] is what happened: calls, leaks, hazards, missing syncs.
+//! * [`hazard`] lists what would have hurt the kernel.
 //! * [`fault`] makes the environment fail.
 //! * [`replay`] holds recordings of the real driver against the model.
 //!
@@ -17,6 +18,7 @@
 pub mod config;
 pub mod engine;
 pub mod fault;
+pub mod hazard;
 pub mod iova;
 pub mod npu;
 pub mod replay;
@@ -37,6 +39,7 @@ mod offsets;
 mod physical;
 mod sram;
 mod state;
+mod tasks;
 mod user;
 
 pub use config::Config;
@@ -44,6 +47,7 @@ pub use domain::DOMAINS;
 pub use fault::Fault;
 pub use fence::FenceInfo;
 pub use files::Node;
+pub use hazard::Hazard;
 pub use job::CORES;
 pub use machine::{Acting, File, Machine, Mapping, Reservation, set_cpu};
-pub use report::{CallKind, Hazard, Report};
+pub use report::{CallKind, Report};

@@ -2,9 +2,9 @@
 
 use crate::config::{Addresses, Config};
 use crate::domain::{FREE_TRIES, SWITCH_WAIT};
+use crate::hazard::Hazard;
 use crate::kernel::{Call, cpu};
 use crate::memory::Backing;
-use crate::report::Hazard;
 use crate::state::State;
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! ACTION.
 
 use crate::domain::real;
+use crate::hazard::Hazard;
 use crate::kernel::Call;
-use crate::report::Hazard;
 use rknpu_sys::action as code;
 use rknpu_sys::uapi::Action;
 use rustix::io::Errno;

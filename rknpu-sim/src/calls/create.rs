@@ -2,11 +2,11 @@
 
 use crate::calls::with;
 use crate::config::{Config, Mode};
+use crate::hazard::Hazard;
 use crate::iova::PAGE;
 use crate::kernel::{Call, cpu};
 use crate::memory::Backing;
 use crate::object::{Object, Path};
-use crate::report::Hazard;
 use rknpu_sys::flags::MemFlags;
 use rknpu_sys::uapi::MemCreate;
 use rustix::io::Errno;

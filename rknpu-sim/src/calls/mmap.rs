@@ -1,11 +1,12 @@
 //! MEM_MAP, and mapping at the offset that it gives.
 
 use crate::calls::handles::put_file;
+use crate::hazard::Hazard;
 use crate::iova::PAGE;
 use crate::kernel::Call;
 use crate::memory::Backing;
 use crate::object::Path;
-use crate::report::{CallKind, Hazard};
+use crate::report::CallKind;
 use rknpu_sys::uapi::MemMap;
 use rustix::fd::RawFd;
 use rustix::io::Errno;

@@ -1,9 +1,10 @@
 //! SUBMIT: queueing a job, waiting for it, and what follows when it does not end.
 
 use crate::fence::FenceId;
+use crate::hazard::Hazard;
 use crate::job::{CORES, Job};
 use crate::kernel::{Call, Channel, MS};
-use crate::report::{CallKind, Hazard};
+use crate::report::CallKind;
 use crate::state::State;
 use rknpu_sys::flags::JobFlags;
 use rknpu_sys::uapi::Submit;

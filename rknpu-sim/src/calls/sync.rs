@@ -1,8 +1,9 @@
 //! MEM_SYNC.
 
+use crate::hazard::Hazard;
 use crate::kernel::Call;
 use crate::object::{Object, Path};
-use crate::report::{CallKind, Hazard};
+use crate::report::CallKind;
 use rknpu_sys::flags::SyncFlags;
 use rknpu_sys::uapi::MemSync;
 use rustix::io::Errno;

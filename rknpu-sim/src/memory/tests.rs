@@ -14,7 +14,7 @@ struct Naive {
 impl Naive {
     fn new(poisoned: bool) -> Naive {
         let zero = |line: usize| vec![0; LINE.min(LEN - line * LINE)];
-        let lines = (0..LEN.div_ceil(LINE));
+        let lines = 0..LEN.div_ceil(LINE);
         if poisoned {
             // Zeroed through the cache, and never cleaned.
             let lines = lines.map(|line| Some((zero(line), true))).collect();

@@ -18,6 +18,7 @@
 //! # Ok::<(), rknpu_sim::replay::ReplayError>(())
 //! ```
 
+mod call;
 mod compare;
 mod format;
 mod layout;
