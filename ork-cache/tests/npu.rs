@@ -46,7 +46,18 @@ impl Bench {
     /// A digest of the results of `passes` passes over `parts`: each a weight of the cache, its
     /// first column and the columns of the whole, in order.
     fn run(&self, cache: &Cache<Npu>, parts: &[(WeightId, u32, u32)], passes: usize) -> Vec<u64> {
-        let domain = &cache.backend().domains()[0];
+        self.run_in(cache, DomainId(0), parts, passes)
+    }
+
+    /// The same in another domain.
+    fn run_in(
+        &self,
+        cache: &Cache<Npu>,
+        domain: DomainId,
+        parts: &[(WeightId, u32, u32)],
+        passes: usize,
+    ) -> Vec<u64> {
+        let domain = &cache.backend().domains()[domain.index()];
         let limits = MatmulLimits { rows: ROWS as u32, k: 4096, n: 8192 };
         let mut matmul = Matmul::int8(domain, &self.cores, limits).unwrap();
         let mut digest = Vec::new();
@@ -146,6 +157,54 @@ fn resident_built_streamed_and_reloaded_give_the_same_results() {
         assert!(cache.stats().bytes_peak <= budget);
         drop((cache, prefetcher));
         assert_eq!(leased.stats().used, 0, "everything was freed");
+    }
+    assert!(bench.device.health().is_good());
+}
+
+#[test]
+fn a_model_over_several_domains_enters_each_once_a_pass() {
+    let bench = Bench::new();
+    let path = bench.model();
+    let store = Arc::new(Store::from_model(open(&path), Tier::Int8).unwrap());
+    let items = store.items();
+    let total: u64 = items.iter().map(|i| i.bytes()).sum();
+    let reference = {
+        let domain = bench.device.new_domain().unwrap();
+        let cache = npu::cache_on_demand(domain, total, PolicyKind::Lru, items.len());
+        let first = npu::attach_on_demand(&cache, &store, DomainId(0)).unwrap();
+        bench.run(&cache, &whole(first, &items), 1)
+    };
+    // Everything resident over several small windows, then less memory than the model needs.
+    let head = items.last().map_or(0, |i| i.bytes());
+    for ram in [total, total * 3 / 4] {
+        let board =
+            // The window holds the layer, or the head, but not both.
+            Board { window: head.max(total - head), domains: 4, ..Board::single_window(ram) };
+        let plan = Plan::new("tiny", &items, &board).unwrap();
+        assert!(ram < total || plan.domains.len() > 1, "{plan}");
+        let domains = (0..plan.domains.len()).map(|_| bench.device.new_domain().unwrap());
+        let (cache, applied) = npu::open(domains.collect(), &[(&store, &plan)]).unwrap();
+        let prefetcher = Prefetcher::new(&cache).unwrap();
+        prefetcher.follow(&applied[0].streamed);
+        let all = parts(&applied[0], &items);
+        let pass = || {
+            let mut digest = Vec::new();
+            for domain in (0..plan.domains.len() as u8).map(DomainId) {
+                let here = |(i, _): &(usize, _)| applied[0].parts[*i].spec.domain == domain;
+                let own: Vec<_> = all.iter().enumerate().filter(here).map(|(_, p)| *p).collect();
+                let visit = cache.enter(domain).unwrap();
+                digest.extend(bench.run_in(&cache, domain, &own, 1));
+                drop(visit);
+            }
+            digest
+        };
+        assert_eq!(pass(), reference);
+        let before = bench.device.stats().domain_switches;
+        assert_eq!(pass(), reference);
+        let switches = bench.device.stats().domain_switches - before;
+        // The ring's worker may hand over a slot between two visits.
+        assert!(switches <= 2 * plan.cost.switches_per_pass, "{switches} switches");
+        assert!(cache.stats().bytes_peak <= ram);
     }
     assert!(bench.device.health().is_good());
 }
