@@ -21,7 +21,8 @@ pub(crate) fn observe(run: &Run<'_>, n: usize, step: &Step) {
     let has = |field: &str| value.get(field).is_some();
     let see = |field: &str| value.get(field).and_then(number);
     if has("destroyed") {
-        let (destroyed, failed) = run.drain();
+        let buffers = see("destroyed").unwrap_or(0) + see("failed").unwrap_or(0);
+        let (destroyed, failed) = run.drain(buffers);
         for (field, simulated) in [("destroyed", destroyed), ("failed", failed)] {
             compare(run, n, value, field, simulated);
         }

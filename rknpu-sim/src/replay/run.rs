@@ -460,10 +460,15 @@ impl Run<'_> {
 }
 
 impl Run<'_> {
-    /// Destroys the buffers of the oldest [`Run::fill`] that still has any: how many there were, and
-    /// how many could not be.
-    pub(crate) fn drain(&self) -> (u64, u64) {
-        let Some((name, handles)) = self.world().filled.pop_front() else { return (0, 0) };
+    /// Destroys the buffers of a [`Run::fill`]: how many could be, and how many could not. Which one is
+    /// not recorded: the oldest of as many buffers, or the oldest.
+    pub(crate) fn drain(&self, buffers: u64) -> (u64, u64) {
+        let mut world = self.world();
+        let fits = |(_, handles): &(String, Vec<u32>)| handles.len() as u64 == buffers;
+        let at = world.filled.iter().position(fits).unwrap_or(0);
+        let filled = world.filled.remove(at);
+        drop(world);
+        let Some((name, handles)) = filled else { return (0, 0) };
         let Some(file) = self.world().files.get(&name).cloned() else { return (0, 0) };
         let (mut destroyed, mut failed) = (0, 0);
         for handle in handles {
