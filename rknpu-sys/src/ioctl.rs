@@ -15,8 +15,14 @@ pub const DRM_COMMAND_BASE: u8 = 0x40;
 /// Number of calls that the driver has; later ones answer EINVAL.
 pub const COMMANDS: u8 = 6;
 
+/// rustix types a request word by its back end (u32, or u64 over the C library); it has 32 bits in both.
+#[allow(clippy::unnecessary_cast)]
+const fn word(opcode: Opcode) -> u32 {
+    opcode as u32
+}
+
 const fn command<T>(nr: u8) -> u32 {
-    opcode::read_write::<T>(DRM_TYPE, DRM_COMMAND_BASE + nr)
+    word(opcode::read_write::<T>(DRM_TYPE, DRM_COMMAND_BASE + nr))
 }
 
 /// [`uapi::Action`].
@@ -34,17 +40,17 @@ pub const MEM_DESTROY: u32 = command::<uapi::MemDestroy>(4);
 /// [`uapi::MemSync`].
 pub const MEM_SYNC: u32 = command::<uapi::MemSync>(5);
 /// [`drm::Version`].
-pub const DRM_VERSION: u32 = opcode::read_write::<drm::Version>(DRM_TYPE, 0x00);
+pub const DRM_VERSION: u32 = word(opcode::read_write::<drm::Version>(DRM_TYPE, 0x00));
 /// [`drm::GemClose`].
-pub const GEM_CLOSE: u32 = opcode::write::<drm::GemClose>(DRM_TYPE, 0x09);
+pub const GEM_CLOSE: u32 = word(opcode::write::<drm::GemClose>(DRM_TYPE, 0x09));
 /// [`drm::PrimeHandle`].
-pub const PRIME_HANDLE_TO_FD: u32 = opcode::read_write::<drm::PrimeHandle>(DRM_TYPE, 0x2d);
+pub const PRIME_HANDLE_TO_FD: u32 = word(opcode::read_write::<drm::PrimeHandle>(DRM_TYPE, 0x2d));
 /// [`drm::PrimeHandle`].
-pub const PRIME_FD_TO_HANDLE: u32 = opcode::read_write::<drm::PrimeHandle>(DRM_TYPE, 0x2e);
+pub const PRIME_FD_TO_HANDLE: u32 = word(opcode::read_write::<drm::PrimeHandle>(DRM_TYPE, 0x2e));
 /// [`drm::DmaHeapAllocation`].
-pub const DMA_HEAP_ALLOC: u32 = opcode::read_write::<drm::DmaHeapAllocation>(b'H', 0);
+pub const DMA_HEAP_ALLOC: u32 = word(opcode::read_write::<drm::DmaHeapAllocation>(b'H', 0));
 /// [`drm::DmaBufSync`].
-pub const DMA_BUF_SYNC: u32 = opcode::write::<drm::DmaBufSync>(b'b', 0);
+pub const DMA_BUF_SYNC: u32 = word(opcode::write::<drm::DmaBufSync>(b'b', 0));
 
 const _: () = {
     assert!(ACTION == 0xC008_6440);

@@ -166,8 +166,9 @@
 //!
 //! # Boards, kernels, drivers
 //!
-//! What was seen to work, and by whom. This crate itself has run on the simulator and on the traces of the
-//! real driver that it is built from; reports from boards are welcome.
+//! What was seen to work, and by whom. This crate itself has run on the simulator, in process and, through
+//! its Linux half, on the preloadable one (which sees programs built with `--cfg rustix_use_libc`); on a
+//! board not yet. Reports from boards are welcome.
 //!
 //! | SoC and kernel | driver | what works |
 //! |---|---|---|
