@@ -250,7 +250,7 @@ fn a_ring_of_two_hands_over_three_weights() {
 
 #[test]
 fn visits_of_two_domains_do_not_overlap() {
-    explore("visits exclude other domains", Some(3), || {
+    explore("visits exclude other domains", None, || {
         let device = Fake::new(2 * PAGE);
         let watch = device.watch();
         let limits = Limits { total: 2 * PAGE, domains: vec![PAGE; 2] };
