@@ -140,7 +140,7 @@ pub struct JobStats {
 /// let activations = [1i8; 2 * 64];
 /// let mut out = [0i32; 2 * 32];
 /// matmul.run(&WeightRef::new(&buffer, 0, layout)?, &activations, &mut out)?;
-/// assert_eq!(out[0], (0..64).map(|k| k % 5).sum());
+/// assert_eq!(out[0], (0..64).map(|k| k % 5).sum::<i32>());
 /// # Ok::<(), rknpu::Error>(())
 /// ```
 pub struct Matmul<E: Element = Int8> {
