@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rknpu_sys::flags::SyncFlags;
 
 use crate::arena::Home;
+use crate::device::Entered;
 use crate::domain::{Domain, PAGE, Request};
 use crate::error::{Call, Error, Result};
 use crate::kernel::{Mapping, Object};
@@ -341,10 +342,21 @@ impl Memory {
         self.sync(SyncFlags::TO_DEVICE, range)
     }
 
-    /// Cache maintenance over a range, in whole cache lines of it.
+    /// Cache maintenance over a range.
     pub(crate) fn sync(&self, flags: SyncFlags, range: Range<u64>) -> Result<()> {
         let device = self.domain.device();
         device.check()?;
+        let entered = device.enter_for_memory(self.domain.index())?;
+        self.sync_inside(flags, range, &entered)
+    }
+
+    /// Cache maintenance over a range, in a domain that has been entered already.
+    pub(crate) fn sync_inside(
+        &self,
+        flags: SyncFlags,
+        range: Range<u64>,
+        _: &Entered,
+    ) -> Result<()> {
         let Some(parts) = &self.parts else { return Ok(()) };
         let (offset, size) = (range.start, parts.object.size());
         let len = range.end.saturating_sub(offset);
@@ -355,8 +367,8 @@ impl Memory {
             return Ok(());
         }
         let domain = self.domain.index();
-        let _entered = device.enter_for_memory(domain)?;
-        device.kernel().sync(&parts.object, flags, offset, len).map_err(|errno| Error::Driver {
+        let kernel = self.domain.device().kernel();
+        kernel.sync(&parts.object, flags, offset, len).map_err(|errno| Error::Driver {
             call: Call::Sync,
             domain,
             bytes: len,

@@ -302,7 +302,7 @@ impl<E: Element> Matmul<E> {
         stats: &mut JobStats,
     ) -> Result<(), Failure> {
         let (layout, device) = (weight.layout, self.domain.device());
-        let _entered = device.enter_for_jobs(self.domain.index(), E::PRECISION, true)?;
+        let entered = device.enter_for_jobs(self.domain.index(), E::PRECISION, true)?;
         let mut taken = self.cores.take(cores_for(&layout, m, self.cores.count()));
         let plan = Plan::new(layout, m, taken.count(), self.scratch.capacity());
         stats.cores = taken.count() as u32;
@@ -313,8 +313,8 @@ impl<E: Element> Matmul<E> {
             let results = &mut out[rows.start * n..rows.end * n];
             for ns in 0..layout.n_slices() {
                 self.scratch.encode(&plan, ns, rows.len(), weight.iova())?;
-                self.scratch.submit(&mut taken, &plan, ns, rows.len(), stats)?;
-                self.scratch.scatter::<E>(&plan, ns, rows.len(), results)?;
+                self.scratch.submit(&mut taken, &plan, ns, rows.len(), &entered, stats)?;
+                self.scratch.scatter::<E>(&plan, ns, rows.len(), &entered, results)?;
             }
         }
         Ok(())

@@ -17,6 +17,7 @@ use super::element::{Element, result_bytes};
 use super::plan::{Capacity, Plan};
 use crate::buffer::Memory;
 use crate::core::Taken;
+use crate::device::Entered;
 use crate::domain::{Domain, Request};
 use crate::error::{Error, Result};
 use crate::health::{PostMortem, Recovery};
@@ -203,12 +204,13 @@ impl Scratch {
         plan: &Plan,
         ns: u32,
         rows: usize,
+        entered: &Entered,
         stats: &mut JobStats,
     ) -> Result<(), Failure> {
         let count = plan.programs(rows);
         let at = plan.programs_at(rows);
         let end = at + (plan.cores * count * program::BYTES) as u64;
-        self.input.clean(self.dirty_from..end)?;
+        self.input.sync_inside(SyncFlags::TO_DEVICE, self.dirty_from..end, entered)?;
         // The next N slice changes programs only.
         self.dirty_from = at;
 
@@ -285,6 +287,7 @@ impl Scratch {
         plan: &Plan,
         ns: u32,
         rows: usize,
+        entered: &Entered,
         out: &mut [E::Output],
     ) -> Result<()> {
         let slices = plan.layout.k_slices() as usize;
@@ -298,7 +301,8 @@ impl Scratch {
             }
             let start = core * self.capacity.output as usize;
             let len = slices * rows * width * result_bytes::<E>();
-            self.output.sync(SyncFlags::FROM_DEVICE, start as u64..(start + len) as u64)?;
+            let range = start as u64..(start + len) as u64;
+            self.output.sync_inside(SyncFlags::FROM_DEVICE, range, entered)?;
             let size = self.output.size();
             let parts = self.output.bytes().get(start..start + len);
             let Some(parts) = parts.and_then(|b| <[E::Partial]>::ref_from_bytes(b).ok()) else {
