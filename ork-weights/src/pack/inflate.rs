@@ -43,7 +43,7 @@ pub(crate) fn inflate_tiled(layout: &Layout, codebook: Codebook, rows: &[u8], ou
         || vec![0; per_tile],
         |tile, (parts, codes)| {
             inflate(codebook, codes, tile);
-            gather(Precision::Int8, tile, k, parts);
+            gather(Precision::Int8, tile, k, parts, false);
         },
     );
 }

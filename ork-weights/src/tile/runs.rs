@@ -1,7 +1,7 @@
 //! Copying runs between rows and blocks.
 
 use super::BLOCK;
-use crate::simd::Kernel;
+use crate::simd::{Kernel, PastCaches, fetch};
 
 /// Blocks that are assembled at a time: long enough that each row is read in whole cache lines and
 /// that the copy out of the staging buffer is a large one, small enough to stay in the L1 cache.
@@ -18,6 +18,9 @@ pub(super) struct Gather<'a, 'b, const RUN: usize> {
     pub(super) stride: usize,
     /// The tile's part of each k-slice.
     pub(super) parts: &'a mut [&'b mut [u8]],
+    /// Whether the weight is too large for the caches, so that its tiles go past them and its rows
+    /// are fetched ahead.
+    pub(super) large: bool,
 }
 
 impl<const RUN: usize> Kernel for Gather<'_, '_, RUN> {
@@ -26,6 +29,7 @@ impl<const RUN: usize> Kernel for Gather<'_, '_, RUN> {
     #[inline(always)]
     fn run(self) {
         let mut staging = [[0; BLOCK]; STAGED];
+        let past_caches = self.large.then(PastCaches::new);
         let mut from = 0;
         for part in self.parts {
             let (whole, rest) = part.as_chunks_mut::<BLOCK>().0.as_chunks_mut::<STAGED>();
@@ -33,6 +37,11 @@ impl<const RUN: usize> Kernel for Gather<'_, '_, RUN> {
                 for (pair, rows) in self.rows.chunks_exact(2 * self.stride).enumerate() {
                     let (first, second) = rows.split_at(self.stride);
                     let wanted = from..from + STAGED * RUN;
+                    if self.large {
+                        let next = wanted.end..self.stride.min(wanted.end + STAGED * RUN);
+                        fetch(&first[next.clone()]);
+                        fetch(&second[next]);
+                    }
                     let first = first[wanted.clone()].as_chunks::<RUN>().0;
                     let second = second[wanted].as_chunks::<RUN>().0;
                     for i in 0..STAGED {
@@ -41,7 +50,10 @@ impl<const RUN: usize> Kernel for Gather<'_, '_, RUN> {
                         to[RUN..].copy_from_slice(&second[i]);
                     }
                 }
-                *out = staging;
+                match &past_caches {
+                    Some(way) => way.copy(staging.as_flattened(), out.as_flattened_mut()),
+                    None => *out = staging,
+                }
                 from += STAGED * RUN;
             }
             for (j, row) in self.rows.chunks_exact(self.stride).enumerate() {
