@@ -181,7 +181,7 @@ pub struct DiffArgs {
 pub struct ExtractArgs {
     /// The pack.
     pub pack: PathBuf,
-    /// Name of the weight; written as NAME.npy (int8 [N][K]) and NAME.scales.npy (f32).
+    /// Name of the weight; written as NAME.npy (int8, N × K) and NAME.scales.npy (f32).
     #[arg(required_unless_present = "stub")]
     pub weight: Option<String>,
     /// Write the model skeleton that packs of version 6 and later may embed, as a sparse GGUF.

@@ -9,8 +9,8 @@ use crate::size::Size;
 /// Result of a command.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A failure of a command. Its text names what was done and the numbers; [`Error::hint`] says what
-/// to do next.
+/// A failure of a command. Its text, with those of its causes (see [`chain`]), names what was done,
+/// the numbers and the way out.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

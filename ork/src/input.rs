@@ -62,3 +62,22 @@ pub(crate) fn check_model<S: Source>(
         Freshness::Same | Freshness::Touched => Ok(()),
     }
 }
+
+/// Names examples for each reason at most.
+const EXAMPLES: usize = 3;
+
+/// Says which tensors of a model are not among its weights, a line for each reason.
+pub(crate) fn note_skipped(model: &Model, report: Report) {
+    let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+    for skipped in model.skipped() {
+        match reasons.iter_mut().find(|(reason, _)| *reason == skipped.reason) {
+            Some((_, names)) => names.push(&skipped.name),
+            None => reasons.push((&skipped.reason, vec![&skipped.name])),
+        }
+    }
+    for (reason, names) in reasons {
+        let (count, more) = (names.len(), if names.len() > EXAMPLES { ", …" } else { "" });
+        let examples = names.get(..EXAMPLES).unwrap_or(&names).join(", ");
+        report.note(format!("not taken: {count} tensors ({examples}{more}): {reason}"));
+    }
+}

@@ -9,7 +9,7 @@ use ork_weights::pack::WriterOptions;
 
 use crate::cli::{ConvertArgs, QuantiseArgs};
 use crate::error::{Error, Result};
-use crate::input::open_model;
+use crate::input::{note_skipped, open_model};
 use crate::memory::PeakRss;
 use crate::output::{Progress, Report, Table, seconds};
 use crate::size::Size;
@@ -24,9 +24,7 @@ pub(super) fn run(args: &ConvertArgs, report: Report) -> Result<()> {
     let open = OpenOptions { read: args.read, tied_head: args.quantise.tied_head };
     let rss = PeakRss::start();
     let model = open_model(&args.model, &open)?;
-    for skipped in model.skipped() {
-        report.note(format!("not taken: {}: {}", skipped.name, skipped.reason));
-    }
+    note_skipped(&model, report);
     let target = args.output.clone().unwrap_or_else(|| args.model.with_extension("orkpack"));
     let imatrix = args.quantise.imatrix.as_deref().map(imatrix).transpose()?;
     let options = Options {

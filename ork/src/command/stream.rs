@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ork_cache::config::Environment;
-use ork_cache::stats::Stats;
 use ork_cache::trace::Recorder;
 use ork_weights::model::Model;
 use ork_weights::pack::{PackWriter, WriterOptions};
@@ -16,7 +15,7 @@ use serde::Serialize;
 
 use crate::cli::StreamArgs;
 use crate::error::{Error, Result};
-use crate::input::{Input, check_model, open_pack};
+use crate::input::{Input, check_model, note_skipped, open_pack};
 use crate::memory::PeakRss;
 use crate::output::{Progress, Report, Table, html, seconds};
 use crate::run::pass::{Session, Settings};
@@ -47,7 +46,7 @@ struct PassView {
     evictions: u64,
     packed: u64,
     bytes_loaded: u64,
-    stall_seconds: f64,
+    waited_seconds: f64,
     compute_seconds: f64,
 }
 
@@ -74,19 +73,22 @@ pub(super) fn run(args: &StreamArgs, report: Report) -> Result<()> {
     let progress = Progress::bytes("stream", source.bytes() * u64::from(args.passes));
     let mut passes = Vec::new();
     for _ in 0..args.passes {
-        let before = (session.stats(), session.totals(0).compute, source.packed());
+        let before = (session.stats(), session.totals(0), source.packed());
         let start = Instant::now();
         session.pass(0)?;
         progress.add(source.bytes());
         let took = start.elapsed();
-        let compute = session.totals(0).compute - before.1;
-        passes.push(pass_view(
-            took,
-            &before.0,
-            &session.stats(),
-            compute,
-            source.packed() - before.2,
-        ));
+        let after = (session.stats(), session.totals(0), source.packed());
+        passes.push(PassView {
+            seconds: took.as_secs_f64(),
+            hits: after.0.hits - before.0.hits,
+            loads: after.0.loads() - before.0.loads(),
+            evictions: after.0.evictions - before.0.evictions,
+            packed: after.2 - before.2,
+            bytes_loaded: after.0.bytes_loaded - before.0.bytes_loaded,
+            waited_seconds: (after.1.waited - before.1.waited).as_secs_f64(),
+            compute_seconds: (after.1.compute - before.1.compute).as_secs_f64(),
+        });
     }
     drop(progress);
     let view = View {
@@ -110,34 +112,13 @@ pub(super) fn run(args: &StreamArgs, report: Report) -> Result<()> {
     report.print(&view, || text(&view))
 }
 
-fn pass_view(
-    took: Duration,
-    before: &Stats,
-    after: &Stats,
-    compute: Duration,
-    packed: u64,
-) -> PassView {
-    PassView {
-        seconds: took.as_secs_f64(),
-        hits: after.hits - before.hits,
-        loads: after.loads() - before.loads(),
-        evictions: after.evictions - before.evictions,
-        packed,
-        bytes_loaded: after.bytes_loaded - before.bytes_loaded,
-        stall_seconds: (after.stall_time - before.stall_time).as_secs_f64(),
-        compute_seconds: compute.as_secs_f64(),
-    }
-}
-
 /// A pack as it is; a model with the pack that ORK_PERSIST names, which is made when it is not there.
 fn open(path: &Path, environment: &Environment, report: Report) -> Result<Source> {
     let model = match Input::open(path)? {
         Input::Pack(pack) => return Ok(Source::pack(*pack)),
         Input::Model(model) => *model,
     };
-    for skipped in model.skipped() {
-        report.note(format!("not taken: {}: {}", skipped.name, skipped.reason));
-    }
+    note_skipped(&model, report);
     let Some(target) = &environment.pack else {
         report.note("note: weights are quantised each time they are needed; `ork convert`, or ORK_PERSIST=PACK, does it once");
         return model_source(path, model, None, environment.evict_source);
@@ -180,7 +161,7 @@ fn draw(args: &StreamArgs, recorder: &Recorder, budget: u64) -> Result<()> {
 
 fn text(view: &View) -> String {
     let mut table = Table::new([
-        "pass", "wall", "compute", "stalled", "hits", "loads", "packed", "evicted", "loaded",
+        "pass", "wall", "compute", "waited", "hits", "loads", "packed", "evicted", "loaded",
     ]);
     for (number, pass) in view.passes.iter().enumerate() {
         let time = |s: f64| seconds(Duration::from_secs_f64(s));
@@ -188,7 +169,7 @@ fn text(view: &View) -> String {
             (number + 1).to_string(),
             time(pass.seconds),
             time(pass.compute_seconds),
-            time(pass.stall_seconds),
+            time(pass.waited_seconds),
             pass.hits.to_string(),
             pass.loads.to_string(),
             pass.packed.to_string(),

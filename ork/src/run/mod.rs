@@ -7,7 +7,7 @@
 //! | [`activations`] | inputs, and digests of outputs |
 //! | [`placement`] | what stays and what is streamed, by plan or by policy |
 //! | [`columns`] | parts of weights that are larger than a slot |
-//! | [`reference`] | the same products on the CPU |
+//! | [`mod@reference`] | the same products on the CPU |
 //! | [`pass`] | the matmuls of a pass, on resident and streamed weights |
 
 pub mod activations;

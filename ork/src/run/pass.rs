@@ -73,6 +73,8 @@ pub struct Totals {
     pub submits: u64,
     /// Time in matmuls, waits for weights not counted.
     pub compute: Duration,
+    /// Time in which a matmul waited for its weight: for a load of its own or of the prefetcher.
+    pub waited: Duration,
     /// Results compared with the CPU's.
     pub verified: u64,
 }
@@ -249,8 +251,10 @@ impl Model {
         let whole = piece.columns.is_all(&item.layout);
         self.out.resize(rows * n, 0);
         self.scratch.resize(rows * part.len(), 0);
+        let asked = Instant::now();
         let slot = visit.acquire(piece.weight)?;
         let since = Instant::now();
+        self.totals.waited += since.duration_since(asked);
         let target = if whole { &mut self.out } else { &mut self.scratch };
         let job = engine.run(&slot, piece.columns.layout(), inputs, target)?;
         self.totals.compute += since.elapsed();
