@@ -47,9 +47,10 @@ pub fn timeline(recorder: &Recorder, budget: u64) -> String {
     let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\">\n");
     for tick in 0..=10 {
         let (seconds, at) = (end * f64::from(tick) / 10.0, x(end * f64::from(tick) / 10.0));
+        let anchor = if tick == 10 { "end" } else { "middle" };
         let _ = writeln!(
             svg,
-            "<line class=\"grid\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"0\" y2=\"{:.1}\"/><text class=\"dim\" x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{seconds:.2} s</text>",
+            "<line class=\"grid\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"0\" y2=\"{:.1}\"/><text class=\"dim\" x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{seconds:.2} s</text>",
             height - 20.0,
             height - 6.0
         );

@@ -1,5 +1,6 @@
 //! Device memory for the weight cache: buffers of the NPU's domains, filled from a source.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use ork_cache::backend::Backend;
@@ -20,8 +21,8 @@ const PREFETCH_THREAD: &str = "ork-prefetch";
 pub const PREFETCH: &str = "prefetch";
 /// Track of loads by a job that had to wait for its weight.
 pub const DEMAND: &str = "loads on demand";
-/// Counter of bytes mapped for weights and scratch.
-pub const MEMORY: &str = "device memory";
+/// Counter of bytes of device memory that weights take.
+pub const MEMORY: &str = "weights in device memory";
 
 /// Domains of one device, and where each weight of the cache comes from.
 #[derive(Debug)]
@@ -30,6 +31,8 @@ pub struct Npu {
     domains: Vec<Domain>,
     /// By the cache's number.
     weights: OnceLock<Vec<Origin>>,
+    /// Bytes that weights take now.
+    bytes: AtomicU64,
     recorder: Option<Arc<Recorder>>,
 }
 
@@ -60,6 +63,14 @@ pub enum Slot {
 struct Lost;
 
 impl Slot {
+    fn len(&self) -> u64 {
+        match self {
+            Slot::Host(buffer) => buffer.len() as u64,
+            Slot::Device(buffer) => buffer.len() as u64,
+            Slot::Gone => 0,
+        }
+    }
+
     /// The weight in this slot.
     ///
     /// # Errors
@@ -76,7 +87,7 @@ impl Slot {
 impl Npu {
     /// Domains in the cache's order.
     pub fn new(domains: Vec<Domain>, recorder: Option<Arc<Recorder>>) -> Npu {
-        Npu { domains, weights: OnceLock::new(), recorder }
+        Npu { domains, weights: OnceLock::new(), bytes: AtomicU64::new(0), recorder }
     }
 
     /// Says where the weights come from that were attached to the cache. To be called once, before
@@ -100,13 +111,9 @@ impl Npu {
         &self.domains
     }
 
-    fn used(&self) -> u64 {
-        self.domains.iter().map(|domain| domain.stats().used).sum()
-    }
-
-    fn level(&self) {
+    fn record(&self, bytes: u64) {
         if let Some(recorder) = &self.recorder {
-            recorder.counter(MEMORY, recorder.now(), self.used());
+            recorder.counter(MEMORY, recorder.now(), bytes);
         }
     }
 }
@@ -117,7 +124,8 @@ impl Backend for Npu {
     fn create(&self, domain: DomainId, bytes: u64) -> Result<Slot, Cause> {
         let domain = self.domains.get(domain.index()).ok_or_else(|| cause(Lost))?;
         let buffer = domain.alloc(usize::try_from(bytes).map_err(cause)?).map_err(cause)?;
-        self.level();
+        let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.record(before + bytes);
         Ok(Slot::Host(buffer))
     }
 
@@ -158,8 +166,10 @@ impl Backend for Npu {
 
     fn free(&self, slot: Slot) -> Result<(), Cause> {
         // What the driver says to a failed free is kept in the device's health.
+        let bytes = slot.len();
         drop(slot);
-        self.level();
+        let before = self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.record(before.saturating_sub(bytes));
         Ok(())
     }
 }
