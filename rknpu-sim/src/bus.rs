@@ -145,4 +145,8 @@ impl Bus for JobBus<'_> {
         self.pins.pin(backing);
         Ok(())
     }
+
+    fn writable(&self, iova: u64, len: u64) -> Result<(), BusFault> {
+        self.find(iova, len, true).map(drop)
+    }
 }

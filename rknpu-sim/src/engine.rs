@@ -96,6 +96,14 @@ pub trait Bus: Sync {
     /// # Errors
     /// [`BusFault`] as for [`Bus::read`].
     fn write(&self, iova: u64, bytes: &[u8]) -> Result<(), BusFault>;
+
+    /// Whether a write of `len` bytes would go through; nothing is read or written.
+    ///
+    /// # Errors
+    /// [`BusFault`] as for [`Bus::write`].
+    fn writable(&self, iova: u64, len: u64) -> Result<(), BusFault> {
+        self.read(iova, len).map(drop).map_err(|fault| BusFault { write: true, ..fault })
+    }
 }
 
 /// Plays the NPU: executes the job of one core.

@@ -1,6 +1,6 @@
 //! Runs one matmul: input gathered to rows, tile after tile multiplied, results written out.
 
-use super::cube::ATOM;
+use super::cube::{ATOM, Cube};
 use super::fault::Fault;
 use super::kernel::Blocks;
 use super::kernel::int8::Path;
@@ -41,13 +41,15 @@ impl Scratch {
         let weights = bus
             .read(u64::from(matmul.weights.base), matmul.weights.bytes())
             .map_err(access("reading the weights"))?;
+        let output = &matmul.output;
+        // Before anything is computed: a program that faults has written nothing.
+        writable(output, bus).map_err(access("writing the output"))?;
         let rows = if matmul.input.is_row_major() {
             input
         } else {
             matmul.input.gather(input, &mut self.rows);
             &self.rows
         };
-        let output = &matmul.output;
         let staged = output.rows * output.row_bytes();
         self.staging.resize(staged.max(self.staging.len()), 0);
         let staging = &mut self.staging[..staged];
@@ -109,6 +111,20 @@ impl Scratch {
         }
         Ok(())
     }
+}
+
+/// Whether every atom of `output` can be written.
+fn writable(output: &Cube, bus: &dyn Bus) -> Result<(), BusFault> {
+    let base = u64::from(output.base);
+    if output.is_dense() {
+        return bus.writable(base, output.extent());
+    }
+    for row in 0..output.rows {
+        for (first, atoms) in output.runs() {
+            bus.writable(base + output.offset(row, first), (atoms * ATOM) as u64)?;
+        }
+    }
+    Ok(())
 }
 
 /// The kernels with what they need besides sums.

@@ -108,7 +108,13 @@ fn stage(r: &Registers, kind: Kind, surface: u32) -> Result<(), Fault> {
         let expected = format!("{sizes:#x} with or without bit 1 (size code {size_e} three times)");
         return Err(r.unexpected(dpu::BS_OW_CFG, expected));
     }
-    let add = dpu::SURFACE_ADD_ATOMS.put(surface.wrapping_mul(size_e + 1));
+    // Both are at most 28 bits and 8, so their product fits.
+    let add = surface * (size_e + 1);
+    if !dpu::SURFACE_ADD_ATOMS.fits(add) {
+        let expected = format!("a surface stride that times {} fits SURFACE_ADD", size_e + 1);
+        return Err(r.unexpected(dpu::DST_SURF_STRIDE, expected));
+    }
+    let add = dpu::SURFACE_ADD_ATOMS.put(add);
     r.expect(dpu::SURFACE_ADD, add, "surface stride times the size code + 1")
 }
 

@@ -312,21 +312,47 @@ proptest! {
             prop_assert!(!run.findings.is_empty());
         }
     }
+}
 
-    /// One flipped bit is refused before anything is written, or changes what is computed within the
-    /// output alone: nothing else is mapped for writing to.
-    #[test]
-    fn a_flipped_bit_is_refused_or_computes(
-        kind: u8, entry in 0usize..108, bit in 0u32..32,
-    ) {
-        let (s, mut listing) = any_program(kind);
-        let entry = entry % listing.0.len();
-        listing.0[entry].2 ^= 1 << bit;
-        let memory = memory(s, listing.bytes(None));
-        let run = run(start(&listing), &memory);
-        if matches!(run.outcome, Outcome::Hang { .. }) {
-            prop_assert!(run.findings[0].contains("expected") || run.findings[0].contains("0x"));
-            prop_assert!(!memory.was_written());
+/// Every bit of every entry, flipped alone: the program is refused before anything is written, or
+/// writes within the output.
+#[test]
+fn a_flipped_bit_is_refused_or_computes() {
+    for kind in 0..5 {
+        let (s, listing) = any_program(kind);
+        let program = listing.bytes(None);
+        let output = u64::from(OUTPUT);
+        let end = output + u64::from(s.m * s.n * s.types.output_bytes());
+        for bit in 0..program.len() * 8 {
+            let mut program = program.clone();
+            program[bit / 8] ^= 1 << (bit % 8);
+            let memory = memory(s, program);
+            let run = run(start(&listing), &memory);
+            let place = format!("kind {kind}, entry {}, bit {}: {run:?}", bit / 64, bit % 64);
+            if matches!(run.outcome, Outcome::Hang { .. }) {
+                let finding = &run.findings[0];
+                assert!(finding.contains("expected") || finding.contains("0x"), "{place}");
+                assert!(!memory.was_written(), "{place}");
+            } else {
+                assert!(memory.writes_lie_in(output..end), "{place}");
+            }
         }
     }
+}
+
+/// The last atoms of such an output lie far beyond its buffer, the first do not.
+#[test]
+fn a_surface_stride_that_its_companion_cannot_hold() {
+    let mut listing = encode::planes(SHAPE);
+    listing.patch(0x4024, SHAPE.m << 4 | 1 << 29);
+    let memory = memory(SHAPE, listing.bytes(None));
+    hangs(&run(start(&listing), &memory), &memory, &["DST_SURF_STRIDE", "SURFACE_ADD"]);
+}
+
+/// Rows further apart than the output's buffer is long: the first would still fit.
+#[test]
+fn an_output_that_is_partly_mapped() {
+    let listing = encode::row_major(SHAPE, 4 * SHAPE.n);
+    let memory = memory(SHAPE, listing.bytes(None));
+    hangs(&run(start(&listing), &memory), &memory, &["writing the output"]);
 }

@@ -34,6 +34,13 @@ impl Memory {
         !self.written.lock().unwrap().is_empty()
     }
 
+    /// Whether all writes lie in `range`.
+    #[allow(dead_code, reason = "not for benches")]
+    pub(crate) fn writes_lie_in(&self, range: std::ops::Range<u64>) -> bool {
+        let written = self.written.lock().unwrap();
+        written.iter().all(|(at, data)| range.start <= *at && at + data.len() as u64 <= range.end)
+    }
+
     /// Drops the record of writes.
     #[allow(dead_code, reason = "for benches, which write without end")]
     pub(crate) fn forget(&self) {
