@@ -160,6 +160,20 @@ impl Machine {
         call.fences.info(call.fences.of(fd)?)
     }
 
+    /// Whether a fence's descriptor closes on exec; none where it is not one.
+    pub(crate) fn closes_on_exec(&self, fd: RawFd) -> Option<bool> {
+        self.kernel().enter().fences.closes_on_exec(fd)
+    }
+
+    /// Whether two descriptors are of one dma-buf.
+    pub(crate) fn same_dma_buf(&self, one: RawFd, other: RawFd) -> bool {
+        let call = self.kernel().enter();
+        match (call.dma_bufs.of(one), call.dma_bufs.of(other)) {
+            (Ok((_, one)), Ok((_, other))) => Arc::ptr_eq(&one, &other),
+            _ => false,
+        }
+    }
+
     /// Another driver's fence, not signalled: a descriptor that FENCE_IN takes and waits for.
     ///
     /// # Errors
@@ -331,6 +345,12 @@ impl Mapping {
     /// Writes from `at` on; what lies outside the mapping is left alone.
     pub fn write(&self, at: usize, bytes: &[u8]) {
         self.map.write(at, bytes);
+    }
+
+    /// Whether another mapping is of the same buffer.
+    pub(crate) fn same_buffer(&self, other: &Mapping) -> bool {
+        let backing = |mapping: &Mapping| Arc::as_ptr(&mapping._reservation.mapped.backing);
+        backing(self) == backing(other)
     }
 
     /// Whether nothing is mapped; never.

@@ -8,6 +8,8 @@ use std::ffi::c_void;
 
 /// Addresses below are never mapped.
 const LOWEST: usize = 4096;
+/// The first address of the kernel's half.
+const KERNEL: usize = 1 << (usize::BITS - 1);
 
 fn check(address: usize, len: usize) -> Result<(), Errno> {
     let end = address.checked_add(len).ok_or(Errno::FAULT)?;
@@ -21,6 +23,20 @@ fn check(address: usize, len: usize) -> Result<(), Errno> {
 pub(crate) struct Arg {
     pub(crate) request: u32,
     at: *mut u8,
+    read_only: bool,
+}
+
+/// Where the argument of a call lies that the simulator makes itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In memory of its own.
+    Good,
+    /// There too, but not to be written.
+    ReadOnly,
+    /// At address 0.
+    Null,
+    /// In the kernel's half.
+    Kernel,
 }
 
 impl Arg {
@@ -42,6 +58,9 @@ impl Arg {
             return Ok(());
         }
         check(self.at.addr(), bytes.len())?;
+        if self.read_only {
+            return Err(Errno::FAULT);
+        }
         // SAFETY: as for reading.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at, bytes.len()) };
         Ok(())
@@ -59,16 +78,31 @@ impl File {
     /// The driver's errno. Where the kernel would have killed the process, EFAULT, with the hazard in
     /// the report.
     pub unsafe fn ioctl(&self, request: u32, arg: *mut c_void) -> Result<i32, Errno> {
-        self.issue(Arg { request, at: arg.cast() })
+        self.issue(Arg { request, at: arg.cast(), read_only: false })
     }
 
     /// A call on a struct of the simulator's own. EINVAL when it is shorter than the word says, or
     /// holds addresses for the call to write to.
     pub(crate) fn call(&self, request: u32, bytes: &mut [u8]) -> Result<i32, Errno> {
+        self.call_at(Place::Good, request, bytes)
+    }
+
+    /// The same with the struct somewhere else.
+    pub(crate) fn call_at(
+        &self,
+        place: Place,
+        request: u32,
+        bytes: &mut [u8],
+    ) -> Result<i32, Errno> {
         if calls::size_of_word(request) > bytes.len() || calls::holds_addresses(request, bytes) {
             return Err(Errno::INVAL);
         }
-        self.issue(Arg { request, at: bytes.as_mut_ptr() })
+        let at = match place {
+            Place::Good | Place::ReadOnly => bytes.as_mut_ptr(),
+            Place::Null => std::ptr::null_mut(),
+            Place::Kernel => std::ptr::without_provenance_mut(KERNEL),
+        };
+        self.issue(Arg { request, at, read_only: place == Place::ReadOnly })
     }
 
     fn issue(&self, arg: Arg) -> Result<i32, Errno> {

@@ -16,7 +16,14 @@ fn every_recorded_answer_is_the_models() {
         }
     }
     assert_eq!(results.scenarios.len(), 152);
-    assert_eq!(results.totals(), (3483, 0));
+    let totals = results.totals();
+    assert_eq!((totals.steps, totals.unequal), (3483, 0));
+    assert_eq!(totals.equal + totals.not_compared, 3483);
+    assert!(totals.not_compared <= 80, "{}", totals.not_compared);
+    // Every death of the kernel is named by a hazard.
+    let deaths = results.scenarios.iter().filter_map(|scenario| scenario.fatal.as_ref());
+    assert_eq!(deaths.clone().count(), 11);
+    assert!(deaths.into_iter().all(|fatal| fatal.hazard.is_some()));
     assert!(results.all_equal());
 }
 
@@ -105,4 +112,77 @@ fn folders_without_recordings_are_errors() {
     assert!(matches!(replay::folder(&folder), Err(replay::ReplayError::Format { .. })));
     std::fs::remove_dir_all(&folder).unwrap();
     assert!(matches!(replay::folder(&folder), Err(replay::ReplayError::Read { .. })));
+}
+
+#[test]
+fn observations_are_compared_or_said_not_to_be() {
+    let observe = |step: &str, value: serde_json::Value| {
+        let observe = serde_json::json!({ "op": "observe", "step": step, "value": value });
+        let out = serde_json::json!({ "handle": 1, "obj_addr": "obj#0", "dma_addr": "0xfffff000" });
+        let steps = serde_json::json!([
+            open(),
+            create(4096, out),
+            { "op": "MEM_MAP", "fd": "A", "req": "0xc0106443", "at_ms": 6, "in": { "handle": 1 },
+                "expect": { "errno": "0", "out_changed": { "offset": "0x100000000" } } },
+            { "op": "mmap", "in": { "fd": "A", "offset": "0x100000000", "len": 4096 },
+                "expect": { "errno": "0" } },
+            observe,
+        ]);
+        let trace = trace(serde_json::json!({ "name": "o", "config": setup(), "steps": steps }));
+        let replayed = replay::replay(&trace, &trace.scenarios[0]);
+        assert_eq!(replayed.steps, replayed.equal + replayed.unequal + replayed.not_compared);
+        (replayed.equal, replayed.unequal, replayed.not_compared)
+    };
+    let (right, wrong, unknown) = ((5, 0, 0), (4, 1, 0), (4, 0, 1));
+    let knob = |name: &str, text: &str| {
+        let path = format!("/sys/kernel/debug/rknpu/{name}");
+        serde_json::json!({ "path": path, "errno": "0", "text": text })
+    };
+    let errno = |errno: &str| serde_json::json!({ "errno": errno });
+    for (step, value, expected) in [
+        ("alive", 1.into(), right),
+        ("alive", 0.into(), wrong),
+        ("nice", 0.into(), right),
+        ("nice", (-3).into(), wrong),
+        ("touch", serde_json::json!({ "zero": 1, "rb": 4660 }), right),
+        ("touch", serde_json::json!({ "zero": 0, "rb": 4660 }), wrong),
+        ("mremap_grow", errno("EFAULT"), right),
+        ("mremap_grow", errno("0"), wrong),
+        ("process_vm_readv", serde_json::json!({ "ret": 4096, "errno": "0" }), wrong),
+        ("null_ptr", errno("EFAULT"), right),
+        ("null_ptr", errno("0"), wrong),
+        ("cloexec", (-1).into(), right),
+        ("power", knob("power", "on\n"), right),
+        ("power", knob("power", "off\n"), wrong),
+        ("none", knob("none", ""), wrong),
+        ("load", knob("load", "NPU load:  Core0:  0%, Core1: 40%, Core2:  0%,\n"), wrong),
+        ("delay", knob("delayms", "0\n"), unknown),
+        ("maps", serde_json::json!({ "path": "/proc/self/maps", "errno": "0" }), unknown),
+        ("us_per_call", 12.5.into(), unknown),
+        ("what_nobody_knows", 3.into(), unknown),
+    ] {
+        assert_eq!(observe(step, value.clone()), expected, "{step} {value}");
+    }
+}
+
+#[test]
+fn a_death_without_a_hazard_is_no_success() {
+    let died = |function: &str| {
+        let trace = trace(serde_json::json!({
+            "name": "death", "config": setup(), "completed": false, "steps": [open()],
+            "kernel_log": ["BUG: unable to handle page fault for address: 0000000000001150",
+                format!("RIP: 0010:{function}+0x2a/0x2d0")],
+        }));
+        replay::replay(&trace, &trace.scenarios[0])
+    };
+    let known = died("rknpu_gem_sync_ioctl");
+    assert!(known.is_equal(), "{known:?}");
+    // Nothing in these steps could have freed a job.
+    let silent = died("rknpu_job_next");
+    assert!(!silent.is_equal());
+    assert_eq!((silent.unequal, silent.fatal.unwrap().hazard), (0, None));
+    // What cannot be made again is shown, and held against nobody.
+    let unknown = died("vfs_read");
+    assert!(unknown.is_equal());
+    assert_eq!(unknown.fatal.unwrap().call, None);
 }

@@ -46,6 +46,14 @@ pub(crate) fn create(
     })
 }
 
+/// Notes that the handle in `bytes`, which a create has filled, never reaches the caller.
+pub(crate) fn lost(call: &mut Call<'_>, bytes: &[u8]) {
+    if let Some(Ok(handle)) = bytes.get(..4).map(TryInto::try_into) {
+        let (config, handle) = (call.config(), u32::from_le_bytes(handle));
+        call.hazard(config, Hazard::HandleLost { handle });
+    }
+}
+
 /// Gives a file a handle to an object that already counts it as a reference.
 pub(crate) fn add_handle(call: &mut Call<'_>, file: u32, address: u64) -> Result<u32, Errno> {
     let file = call.files.get_mut(file).ok_or(Errno::BADF)?;

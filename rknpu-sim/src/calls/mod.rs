@@ -9,7 +9,7 @@ mod prime;
 mod submit;
 mod sync;
 
-pub(crate) use core::CREATE_DUMB;
+pub(crate) use core::{CREATE_DUMB, MAP_DUMB};
 pub(crate) use handles::put_file as close;
 pub(crate) use mmap::Mapped;
 pub(crate) use prime::{DmaBufs, backing_of};
@@ -96,7 +96,12 @@ pub(crate) fn ioctl(call: &mut Call<'_>, file: u32, arg: &Arg) -> Result<i32, Er
     }
     let result = (handler.run)(call, file, bytes, gives);
     call.report.called(handler.kind, result.is_ok());
-    arg.write(&bytes[..size_out])?;
+    if let Err(errno) = arg.write(&bytes[..size_out]) {
+        if handler.kind == CallKind::MemCreate && result.is_ok() {
+            create::lost(call, bytes);
+        }
+        return Err(errno);
+    }
     result.map(|()| 0)
 }
 

@@ -4,6 +4,7 @@ use crate::fault::Fault;
 use crate::replay::compare::{errno, same_field};
 use crate::replay::format::{Step, number};
 use crate::replay::layout::{SUBCORES, fields, get, put};
+use crate::replay::observe::compare as compare_value;
 use crate::replay::run::{Run, low};
 use rustix::io::Errno;
 use serde_json::Value;
@@ -14,10 +15,30 @@ const ROOM: usize = 256;
 /// Added to literal descriptors: beyond what a process has open.
 const NO_FENCE: u64 = 1 << 24;
 
+/// What a call left in its struct.
+#[derive(Clone, Debug)]
+pub(super) struct Left {
+    op: String,
+    before: Vec<u8>,
+    now: Vec<u8>,
+}
+
+impl Left {
+    /// Whether a byte lies behind the fields of the struct.
+    fn is_tail(&self, at: usize) -> bool {
+        at >= fields(&self.op).iter().map(|(_, at, len)| at + len).max().unwrap_or(0)
+    }
+
+    fn tail_kept(&self) -> bool {
+        let mut bytes = self.before.iter().zip(&self.now).enumerate();
+        bytes.all(|(at, (before, now))| !self.is_tail(at) || before == now)
+    }
+}
+
 impl Run<'_> {
     pub(super) fn ioctl(&self, n: usize, step: &Step) {
         let Some(request) = step.req.as_deref().and_then(|word| number(&Value::from(word))) else {
-            return;
+            return self.not_compared(n, "it has no request word");
         };
         let Some(file) = self.file(step) else {
             self.differ(n, "fd", &Value::from(step.fd.clone()), "not open");
@@ -32,6 +53,42 @@ impl Run<'_> {
         self.outcome(n, step, &result);
         self.learn(step, &bytes, result.is_ok());
         self.compare(n, step, &before, &bytes);
+        let left = Left { op: step.op.clone(), before, now: bytes };
+        self.world().left.insert(step.thread.clone(), left);
+    }
+
+    /// Whether the step before, of the same thread, was an ioctl.
+    pub(crate) fn follows_a_call(&self, n: usize) -> bool {
+        let thread = &self.scenario.steps[n].thread;
+        let before = self.scenario.steps[..n].iter().rev().find(|step| &step.thread == thread);
+        before.is_some_and(|step| step.req.is_some())
+    }
+
+    /// Whether the thread's last call left the bytes behind its struct alone.
+    pub(crate) fn tail_kept(&self, step: &Step) -> bool {
+        self.world().left.get(&step.thread).is_some_and(Left::tail_kept)
+    }
+
+    /// The thread's last struct as the recorder shows it: its words, or some of its fields.
+    pub(crate) fn words(&self, n: usize, step: &Step) {
+        let world = self.world();
+        let Some(left) = world.left.get(&step.thread).cloned() else { return };
+        drop(world);
+        for (at, recorded) in step.value.as_array().into_iter().flatten().enumerate() {
+            let word = |bytes: &[u8]| get(bytes, 4 * at, 4);
+            // What the recorder had there before is only known if the call changed it, or if it lies
+            // behind the struct.
+            let known = word(&left.now) != word(&left.before) || left.is_tail(4 * at);
+            if known {
+                compare_value(self, n, &format!("word {at}"), recorded, word(&left.now));
+            }
+        }
+        for (name, field) in [("size", "size"), ("obj", "obj_addr")] {
+            let place = fields(&left.op).iter().find(|(of, ..)| *of == field);
+            if let (Some(recorded), Some((_, at, len))) = (step.value.get(name), place) {
+                compare_value(self, n, name, recorded, get(&left.now, *at, *len));
+            }
+        }
     }
 
     /// The struct that a step hands in.
@@ -149,10 +206,8 @@ impl Run<'_> {
                 self.differ(n, name, recorded, &format!("{simulated:#x}"));
             }
         }
-        let rest = |bytes: &[u8]| -> Vec<u8> {
-            bytes.iter().zip(&known).filter(|(_, known)| !**known).map(|(byte, _)| *byte).collect()
-        };
-        if rest(before) != rest(now) {
+        let mut rest = before.iter().zip(now).zip(known).filter(|(_, known)| !known);
+        if rest.any(|((before, now), _)| before != now) {
             self.differ(n, "bytes behind the struct", &Value::from("unchanged"), "changed");
         }
     }

@@ -20,13 +20,17 @@
 
 mod call;
 mod compare;
+mod fatal;
 mod format;
 mod layout;
 mod observe;
 mod run;
 mod script;
+mod seen;
 mod standin;
+mod vma;
 
+pub use fatal::Fatal;
 pub use format::{Scenario, Setup, Step, Trace};
 pub use standin::StandIn;
 
@@ -80,6 +84,30 @@ pub struct Difference {
     pub simulated: String,
 }
 
+/// A step whose answer, or part of it, was compared with nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NotCompared {
+    /// The step's number.
+    pub step: usize,
+    /// The call and the step's name.
+    pub call: String,
+    /// Why not.
+    pub why: String,
+}
+
+/// Steps in all, by what came of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Totals {
+    /// All.
+    pub steps: usize,
+    /// Of which every field is as recorded.
+    pub equal: usize,
+    /// Of which one is not.
+    pub unequal: usize,
+    /// The others: of which something was compared with nothing.
+    pub not_compared: usize,
+}
+
 /// What came of a scenario.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Replayed {
@@ -91,12 +119,18 @@ pub struct Replayed {
     pub steps: usize,
     /// Steps of which every field is as recorded.
     pub equal: usize,
-    /// The others.
+    /// Steps of which a field is not.
     pub unequal: usize,
+    /// The others: steps that record what this model does not answer.
+    pub not_compared: usize,
     /// Whether the recording says that outcomes were a race.
     pub racy: bool,
+    /// How the recording ended, if the kernel ended it.
+    pub fatal: Option<Fatal>,
     /// What differs.
     pub differences: Vec<Difference>,
+    /// What was not compared, and why.
+    pub skipped: Vec<NotCompared>,
     /// Driver internals that differ from the recording's: to explain, not owed.
     pub internals: Vec<String>,
 }
@@ -108,36 +142,62 @@ pub struct Results {
     pub scenarios: Vec<Replayed>,
 }
 
+impl Replayed {
+    /// Whether every field that was compared is as recorded, and the kernel's death, if it died, has
+    /// its hazard.
+    pub fn is_equal(&self) -> bool {
+        self.unequal == 0 && !self.fatal.as_ref().is_some_and(Fatal::is_silent)
+    }
+}
+
 impl Results {
-    /// Whether every field of every step is as recorded.
+    /// Whether every field that was compared is as recorded, and every death of the kernel has its
+    /// hazard.
     pub fn all_equal(&self) -> bool {
-        self.scenarios.iter().all(|scenario| scenario.unequal == 0)
+        self.scenarios.iter().all(Replayed::is_equal)
     }
 
-    /// Steps in all, and those that are not as recorded.
-    pub fn totals(&self) -> (usize, usize) {
+    /// Steps in all.
+    pub fn totals(&self) -> Totals {
         let sum = |f: fn(&Replayed) -> usize| self.scenarios.iter().map(f).sum();
-        (sum(|scenario| scenario.steps), sum(|scenario| scenario.unequal))
+        Totals {
+            steps: sum(|scenario| scenario.steps),
+            equal: sum(|scenario| scenario.equal),
+            unequal: sum(|scenario| scenario.unequal),
+            not_compared: sum(|scenario| scenario.not_compared),
+        }
     }
 }
 
 impl fmt::Display for Results {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{:<36} {:>6} {:>6} {:>7}", "scenario", "steps", "equal", "unequal")?;
+        writeln!(
+            f,
+            "{:<36} {:>6} {:>6} {:>7} {:>12}",
+            "scenario", "steps", "equal", "unequal", "not compared"
+        )?;
         for scenario in &self.scenarios {
-            let Replayed { name, steps, equal, unequal, .. } = scenario;
-            writeln!(f, "{name:<36} {steps:>6} {equal:>6} {unequal:>7}")?;
+            let Replayed { name, steps, equal, unequal, not_compared, .. } = scenario;
+            writeln!(f, "{name:<36} {steps:>6} {equal:>6} {unequal:>7} {not_compared:>12}")?;
+            for NotCompared { step, call, why } in &scenario.skipped {
+                writeln!(f, "    step {step}, {call}: not compared: {why}")?;
+            }
             for d in &scenario.differences {
                 let Difference { step, call, field, recorded, simulated } = d;
                 writeln!(f, "    step {step}, {call}: {field} was {recorded}, is {simulated}")?;
             }
+            if let Some(Fatal { function, call, hazard }) = &scenario.fatal {
+                let call = call.as_deref().unwrap_or("not known");
+                let hazard = hazard.as_deref().unwrap_or("no hazard was reported");
+                writeln!(f, "    the kernel died in {function}, call {call}: {hazard}")?;
+            }
         }
-        let (steps, unequal) = self.totals();
+        let Totals { steps, equal, unequal, not_compared } = self.totals();
         let scenarios = self.scenarios.len();
         writeln!(
             f,
-            "{scenarios} scenarios, {steps} steps, {} equal, {unequal} unequal",
-            steps - unequal
+            "{scenarios} scenarios, {steps} steps, {equal} equal, {unequal} unequal, {not_compared} \
+             not compared"
         )
     }
 }
@@ -187,16 +247,16 @@ pub fn folder(path: &Path) -> Result<Results, ReplayError> {
 /// Replays a scenario of a file.
 pub fn replay(trace: &Trace, scenario: &Scenario) -> Replayed {
     let first = run::once(trace, scenario, None);
-    if first.unequal == 0 || scenario.racy.is_none() {
+    if first.is_equal() || scenario.racy.is_none() {
         return first;
     }
     let mut best = first;
     for seed in 0..VARIATIONS {
         let next = run::once(trace, scenario, Some(seed));
-        if next.unequal < best.unequal {
+        if next.unequal < best.unequal || next.is_equal() {
             best = next;
         }
-        if best.unequal == 0 {
+        if best.is_equal() {
             break;
         }
     }

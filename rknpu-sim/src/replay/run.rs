@@ -1,21 +1,23 @@
 //! A scenario on a fresh machine: its threads, its calls.
 
-use crate::config::{Addresses, Config, Domains};
+use crate::config::{Addresses, Config, Domains, Hardware};
 use crate::files::Node;
 use crate::kernel::Channel;
 use crate::machine::{File, Machine, Mapping, set_cpu};
+use crate::replay::call::Left;
 use crate::replay::compare::{Tokens, outcome, same_field, same_outcome};
+use crate::replay::fatal::{self, Fatal};
 use crate::replay::format::{Scenario, Step, Trace, after, number};
 use crate::replay::layout::{get, put};
 use crate::replay::script::{Lane, Lost, When, lanes, lost, when};
 use crate::replay::standin::StandIn;
-use crate::replay::{Difference, Replayed, observe};
+use crate::replay::{Difference, NotCompared, Replayed, observe};
 use crate::user;
 use rknpu_sys::uapi::{MemCreate, SubcoreTask, Submit, Task};
 use rustix::fd::{OwnedFd, RawFd};
 use rustix::io::Errno;
 use serde_json::Value;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::mem::offset_of;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
@@ -26,7 +28,7 @@ pub(crate) struct View {
     pub(crate) mapping: Mapping,
     /// The buffer was made with a kernel mapping: tasks are written to it.
     tasks: bool,
-    thread: Option<String>,
+    pub(crate) thread: Option<String>,
 }
 
 /// What the steps share.
@@ -49,7 +51,13 @@ pub(crate) struct World {
     /// Files of a child process, which close when it dies.
     child: Vec<String>,
     done: Vec<bool>,
+    /// What each thread's last call left in its struct.
+    pub(super) left: HashMap<Option<String>, Left>,
+    /// Handle of the last dumb picture.
+    pub(crate) dumb: u64,
+    fatal: Option<Fatal>,
     differences: Vec<Difference>,
+    not_compared: Vec<NotCompared>,
     internals: Vec<String>,
 }
 
@@ -87,18 +95,23 @@ fn with(
     let starts: u64 = run.machine.kernel().enter().cores.iter().map(|core| core.starts).sum();
     let mut world = run.world.into_inner().unwrap_or_else(PoisonError::into_inner);
     world.differences.sort_by_key(|difference| difference.step);
-    let mut unequal: Vec<usize> = world.differences.iter().map(|d| d.step).collect();
-    unequal.dedup();
-    let (steps, unequal) = (scenario.steps.len(), unequal.len());
+    let unequal: BTreeSet<usize> = world.differences.iter().map(|d| d.step).collect();
+    world.not_compared.retain(|n| !unequal.contains(&n.step));
+    world.not_compared.sort_by_key(|not_compared| not_compared.step);
+    let not_compared: BTreeSet<usize> = world.not_compared.iter().map(|n| n.step).collect();
+    let (steps, unequal, not_compared) = (scenario.steps.len(), unequal.len(), not_compared.len());
     let replayed = Replayed {
         name: scenario.name.clone(),
         file: String::new(),
         steps,
-        equal: steps - unequal,
+        equal: steps - unequal - not_compared,
         unequal,
+        not_compared,
         racy: scenario.racy.is_some(),
-        differences: std::mem::take(&mut world.differences),
-        internals: std::mem::take(&mut world.internals),
+        fatal: world.fatal,
+        differences: world.differences,
+        skipped: world.not_compared,
+        internals: world.internals,
     };
     (replayed, usize::try_from(starts).unwrap_or(usize::MAX))
 }
@@ -111,6 +124,8 @@ fn config(trace: &Trace, scenario: &Scenario, seed: Option<u64>) -> Config {
     // Where it was a race whether waiters saw the reset, every other variation lets them.
     let seen = seed.is_some_and(|seed| seed % 2 == 0) && line_us == 0;
     let late = seed.is_some_and(|seed| seed % 2 == 0) && line_us > 0;
+    // A machine whose device tree names no supply is told by what it dies of.
+    let supplyless = fatal::oopsed(&scenario.kernel_log) == Some("regulator_get_voltage");
     Config {
         iommu: truth(&setup.iommu),
         domains: if setup.domains.starts_with("stub") { Domains::Stub } else { Domains::Real },
@@ -128,6 +143,10 @@ fn config(trace: &Trace, scenario: &Scenario, seed: Option<u64>) -> Config {
         },
         noise: seed,
         engine: Arc::new(StandIn),
+        hardware: Hardware {
+            microvolts: Hardware::default().microvolts.filter(|_| !supplyless),
+            ..Hardware::default()
+        },
         ..Config::default()
     }
 }
@@ -165,12 +184,37 @@ impl Run<'_> {
             self.lane(&main[0]);
             drop(held);
         });
+        self.ends();
         let mut world = self.world();
         let (views, files) = (std::mem::take(&mut world.views), std::mem::take(&mut world.files));
         let made = std::mem::take(&mut world.made);
         drop(world);
         drop((views, files));
         user::close(made.into_iter());
+    }
+
+    /// The call in which the process died, after all others.
+    fn ends(&self) {
+        let function = fatal::oopsed(&self.scenario.kernel_log);
+        if let Some(function) = function.filter(|_| !self.scenario.completed) {
+            let steps = || self.scenario.steps.iter().rev();
+            let object = steps().find_map(|step| self.object_of(step));
+            let name = steps().find(|step| step.op == "open").and_then(|step| step.text("fd"));
+            let file = name.and_then(|name| self.world().files.get(name).cloned());
+            let fatal = fatal::die(self, function, file.as_deref(), object);
+            self.died(fatal);
+        }
+    }
+
+    pub(crate) fn died(&self, fatal: Fatal) {
+        self.world().fatal = Some(fatal);
+    }
+
+    /// The object that a step made.
+    pub(crate) fn object_of(&self, step: &Step) -> Option<u64> {
+        let made = step.op == "MEM_CREATE";
+        let token = step.expect.get("out_changed").filter(|_| made)?.get("obj_addr")?.as_str()?;
+        self.world().tokens.get(token)
     }
 
     fn lane(&self, lane: &Lane) {
@@ -225,17 +269,21 @@ impl Run<'_> {
     fn step(&self, n: usize, step: &Step) {
         match step.op.as_str() {
             "open" => self.open(n, step),
-            "close" => self.close(step),
+            "close" => self.close(n, step),
             "mmap" => self.mmap(n, step),
-            "munmap" => self.munmap(step),
+            "munmap" => self.munmap(n, step),
             "write_task" => self.write_task(step),
             "read_task" => self.read_task(n, step),
             "create_until_fail" => self.fill(n, step),
             "observe" => observe::observe(self, n, step),
             "internal_sync_log" => self.sync_log(n, step),
             "internal_state" => {
-                let found = observe::internals(self, step);
-                self.world().internals.extend(found.map(|text| format!("step {n}: {text}")));
+                let found: Vec<String> = observe::internals(self, step).collect();
+                if !found.is_empty() {
+                    self.not_compared(n, "the driver's internals, which are not owed");
+                }
+                let found = found.into_iter().map(|text| format!("step {n}: {text}"));
+                self.world().internals.extend(found);
             }
             _ => self.ioctl(n, step),
         }
@@ -250,6 +298,16 @@ impl Run<'_> {
             field: field.to_owned(),
             recorded,
             simulated: simulated.to_owned(),
+        });
+    }
+
+    /// Notes that a step's answer, or part of it, is compared with nothing.
+    pub(crate) fn not_compared(&self, n: usize, why: &str) {
+        let step = &self.scenario.steps[n];
+        self.world().not_compared.push(NotCompared {
+            step: n,
+            call: format!("{} {}", step.op, step.step).trim().to_owned(),
+            why: why.to_owned(),
         });
     }
 
@@ -268,10 +326,11 @@ impl Run<'_> {
     }
 
     fn open(&self, n: usize, step: &Step) {
-        let (Some(name), Some(path)) = (step.text("fd"), step.text("path")) else { return };
+        let (Some(name), Some(path)) = (step.text("fd"), step.text("path")) else {
+            return self.not_compared(n, "it names no file");
+        };
         if step.errno().is_some_and(|errno| errno != "0") {
-            // The recorder's user was not let near the node: that is the file system's answer.
-            return;
+            return self.not_compared(n, "the node's permissions are the file system's");
         }
         let node = if path.contains("card") { Node::Card } else { Node::Render };
         let file = Arc::new(self.machine.open_node(node));
@@ -283,13 +342,15 @@ impl Run<'_> {
         }
     }
 
-    fn close(&self, step: &Step) {
-        let Some(name) = step.text("fd") else { return };
+    fn close(&self, n: usize, step: &Step) {
+        let Some(name) = step.text("fd") else { return self.not_compared(n, "it names no file") };
         let mut world = self.world();
         let file = world.files.remove(name);
         let named = |kind: &str| world.tokens.get(&format!("{kind}:{name}"));
         let descriptor = named("dmabuf").or_else(|| world.tokens.get(name));
         drop(world);
+        let open = file.is_some() || descriptor.is_some();
+        self.outcome(n, step, &if open { Ok(()) } else { Err(Errno::BADF) });
         drop(file);
         if let Some(fd) = descriptor.and_then(|fd| i32::try_from(fd).ok()) {
             self.machine.descriptor_closed(fd);
@@ -335,7 +396,7 @@ impl Run<'_> {
         let (offset, len) = (step.number("offset"), step.number("len"));
         let (Some(offset), Some(len)) = (offset, len.and_then(|len| usize::try_from(len).ok()))
         else {
-            return;
+            return self.not_compared(n, "it names no range");
         };
         let result = match self.file(step) {
             Some(file) => file.mmap(offset, len),
@@ -355,13 +416,13 @@ impl Run<'_> {
     }
 
     /// The latest mapping of a length.
-    fn munmap(&self, step: &Step) {
+    fn munmap(&self, n: usize, step: &Step) {
         let len = step.number("len").unwrap_or(0).next_multiple_of(4096);
         let mut world = self.world();
         let at = world.views.iter().rposition(|view| view.mapping.len() as u64 == len);
         let view = at.map(|at| world.views.remove(at));
         drop(world);
-        drop(view);
+        self.outcome(n, step, &view.map(drop).ok_or(Errno::INVAL));
     }
 
     fn with_tasks(&self, f: impl FnOnce(&Mapping)) {
@@ -405,7 +466,7 @@ impl Run<'_> {
 
     /// MEM_CREATE until it fails.
     fn fill(&self, n: usize, step: &Step) {
-        let Some(file) = self.file(step) else { return };
+        let Some(file) = self.file(step) else { return self.not_compared(n, "no file is open") };
         let (mut handles, mut addresses) = (Vec::new(), Vec::new());
         let max = step.number("max").unwrap_or(u64::MAX);
         let mut result = Ok(());
