@@ -209,6 +209,21 @@ impl Backing {
         Ok(Backing::of_pages(Pages::of_file(file, len)?, split, true))
     }
 
+    /// Takes over the contents of a buffer of the same length whose memory this one is given.
+    pub(crate) fn inherit(&self, from: &Backing) {
+        let mut bytes = [0; PAGE];
+        let len = self.len().min(from.len());
+        for at in (0..len).step_by(PAGE) {
+            let page = &mut bytes[..PAGE.min(len - at)];
+            from.pages.cpu.copy_out(at, page);
+            self.pages.cpu.copy_in(at, page);
+            if let Some(split) = &self.split {
+                split.device.copy_in(at, page);
+                split.clean.copy_in(at, page);
+            }
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.pages.cpu.len
     }

@@ -211,7 +211,12 @@ impl State {
         let span = object.span();
         match object.path {
             Path::Empty | Path::Fallback => return,
-            Path::Contiguous { at, cma } => self.physical.give_back(at, object.size, cma),
+            Path::Contiguous { at, cma } => {
+                self.physical.give_back(at, object.size, cma);
+                if let Some(backing) = object.backing.clone().filter(|_| !self.domains.iommu) {
+                    self.physical.leave(at, backing);
+                }
+            }
             Path::Sram { chunk, .. } => self.sram.give_back(chunk, object.sram_size),
             Path::Pages | Path::Unaligned | Path::Imported { .. } => {}
         }

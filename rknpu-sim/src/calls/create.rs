@@ -105,7 +105,8 @@ pub(crate) fn new_object(
     Ok(object)
 }
 
-fn empty(flags: u32, domain: i32) -> Object {
+/// An object of no bytes, once referenced.
+pub(crate) fn empty(flags: u32, domain: i32) -> Object {
     Object {
         flags,
         size: 0,
@@ -190,8 +191,23 @@ impl Placing<'_, '_> {
         let len = usize::try_from(object.span()).map_err(|_| Errno::NOMEM)?;
         let split = self.call.config().mode == Mode::Strict && object.cacheable();
         let poisoned = unaligned && matches!(object.path, Path::Unaligned | Path::Sram { .. });
-        let backing = self.call.unlocked(|| Backing::new(len, split, poisoned));
-        backing.map(Arc::new).map_err(|_| Errno::NOMEM)
+        let left = self.left(object);
+        let made = self.call.unlocked(|| {
+            let backing = Backing::new(len, split, poisoned)?;
+            if let Some(left) = left {
+                backing.inherit(&left);
+            }
+            Ok::<_, Errno>(Arc::new(backing))
+        });
+        made.map_err(|_| Errno::NOMEM)
+    }
+
+    /// What a block was left with: without an IOMMU the driver zeroes only what it maps for itself,
+    /// whatever ZEROING says.
+    fn left(&mut self, object: &Object) -> Option<Arc<Backing>> {
+        let Path::Contiguous { at, .. } = object.path else { return None };
+        let left = self.call.physical.left(at, object.size);
+        left.filter(|_| !self.call.config().iommu && !object.kernel_map)
     }
 
     fn addresses(&mut self, bytes: u64, unaligned: bool) -> Option<u64> {

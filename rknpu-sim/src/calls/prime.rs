@@ -2,7 +2,7 @@
 //!
 //! A dma-buf here is a descriptor of the buffer's memory file, known again by its inode.
 
-use crate::calls::create::add_handle;
+use crate::calls::create::{add_handle, empty};
 use crate::iova::PAGE;
 use crate::kernel::{Call, cpu};
 use crate::memory::Backing;
@@ -166,21 +166,9 @@ fn attach(call: &mut Call<'_>, backing: Arc<Backing>) -> Result<Object, Errno> {
         at
     };
     call.memory += size;
-    Ok(Object {
-        flags: MemFlags::NON_CONTIGUOUS.bits(),
-        size,
-        sram_size: 0,
-        domain: 0,
-        iova,
-        path: Path::Imported { mapped_in },
-        backing: Some(backing),
-        kernel_map: false,
-        refs: 1,
-        handles: 0,
-        mappings: 0,
-        offset: None,
-        dangling: false,
-    })
+    let path = Path::Imported { mapped_in };
+    let flags = MemFlags::NON_CONTIGUOUS.bits();
+    Ok(Object { size, iova, path, backing: Some(backing), ..empty(flags, 0) })
 }
 
 /// A descriptor that the caller vouches for.

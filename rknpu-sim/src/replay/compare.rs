@@ -54,7 +54,9 @@ pub(crate) fn same_outcome(recorded: &str, simulated: &str) -> bool {
     let raw = |text: &str| text.strip_prefix('E').and_then(|digits| digits.parse::<i32>().ok());
     let code = |text: &str| raw(text).or_else(|| errno(text).map(|errno| errno.raw_os_error()));
     match (raw(recorded), code(simulated)) {
-        (Some(recorded), Some(simulated)) => (0..=TICKS).contains(&(recorded - simulated)),
+        (Some(recorded), Some(simulated)) => {
+            recorded.checked_sub(simulated).is_some_and(|late| (0..=TICKS).contains(&late))
+        }
         _ => recorded == simulated,
     }
 }

@@ -29,7 +29,7 @@ pub(crate) fn observe(run: &Run<'_>, n: usize, step: &Step) {
     if let Some(path) = value.get("path").and_then(Value::as_str) {
         knob(run, n, path, value);
     } else if has("destroyed") {
-        let buffers = see("destroyed").unwrap_or(0) + see("failed").unwrap_or(0);
+        let buffers = see("destroyed").unwrap_or(0).saturating_add(see("failed").unwrap_or(0));
         let (destroyed, failed) = run.drain(buffers);
         compare_in(run, n, value, "destroyed", destroyed);
         compare_in(run, n, value, "failed", failed);

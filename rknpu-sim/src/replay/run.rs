@@ -22,6 +22,13 @@ use std::mem::offset_of;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
+/// How long a reset line may take: what is longer is no recording.
+const LONGEST_LINE_US: u64 = 60_000_000;
+/// SRAM that a machine may have.
+const LARGEST_SRAM: u64 = 1 << 30;
+/// Buffers made one after the other: the smallest fill a domain's 4 GiB.
+const MOST_BUFFERS: u64 = 1 << 20;
+
 /// A mapping, and whose it is.
 #[derive(Debug)]
 pub(crate) struct View {
@@ -130,7 +137,7 @@ fn config(trace: &Trace, scenario: &Scenario, seed: Option<u64>) -> Config {
         iommu: truth(&setup.iommu),
         domains: if setup.domains.starts_with("stub") { Domains::Stub } else { Domains::Real },
         fences: truth(&setup.fence),
-        sram: sram.and_then(|text| number(&Value::from(text))).unwrap_or(0),
+        sram: sram.and_then(|text| number(&Value::from(text))).unwrap_or(0).min(LARGEST_SRAM),
         addresses: Addresses::Reused,
         slab_poison: setup.cmdline.contains("slub_debug"),
         hz: after(&trace.hz, "CONFIG_HZ=").and_then(|hz| u32::try_from(hz).ok()).unwrap_or(300),
@@ -139,7 +146,7 @@ fn config(trace: &Trace, scenario: &Scenario, seed: Option<u64>) -> Config {
         } else if late {
             0
         } else {
-            line_us * 1000
+            line_us.min(LONGEST_LINE_US) * 1000
         },
         noise: seed,
         engine: Arc::new(StandIn),
@@ -260,7 +267,7 @@ impl Run<'_> {
                 call.wait(Channel::Step, None);
             }
         }
-        let at = when.at_ms * 1_000_000;
+        let at = when.at_ms.saturating_mul(1_000_000);
         while call.time.now() < at {
             call.wait(Channel::Sleep, Some(at));
         }
@@ -468,7 +475,7 @@ impl Run<'_> {
     fn fill(&self, n: usize, step: &Step) {
         let Some(file) = self.file(step) else { return self.not_compared(n, "no file is open") };
         let (mut handles, mut addresses) = (Vec::new(), Vec::new());
-        let max = step.number("max").unwrap_or(u64::MAX);
+        let max = step.number("max").unwrap_or(u64::MAX).min(MOST_BUFFERS);
         let mut result = Ok(());
         while (addresses.len() as u64) < max {
             let mut args = MemCreate {

@@ -96,9 +96,9 @@ fn late(scenario: &Scenario, n: usize) -> u64 {
     let me = &scenario.steps[n];
     let later = &scenario.steps[n + 1..];
     let own = later.iter().filter(|step| step.thread == me.thread).find_map(|step| step.at_ms);
-    let end = |step: &Step| Some(step.at_ms? + step.us.unwrap_or(0) / 1000);
+    let end = |step: &Step| Some(step.at_ms?.saturating_add(step.us.unwrap_or(0) / 1000));
     let bound = later.iter().find_map(end).unwrap_or(0).min(own.unwrap_or(u64::MAX));
     let others = later.iter().filter(|step| step.thread != me.thread);
     let begun = others.filter_map(|step| step.at_ms).filter(|&at| at < bound).max();
-    begun.map_or(0, |at| (at + 5).min(bound.saturating_sub(1)))
+    begun.map_or(0, |at| at.saturating_add(5).min(bound.saturating_sub(1)))
 }
