@@ -42,4 +42,4 @@ pub use reader::Pack;
 pub use source::{Access, PackFile, Pread, Source};
 pub use upgrade::upgrade;
 pub use verify::{Verified, verify};
-pub use writer::{PackWriter, Summary, WriterOptions};
+pub use writer::{PackWriter, Summary, WeightWriter, WriterOptions};

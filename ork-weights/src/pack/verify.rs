@@ -112,7 +112,8 @@ pub(super) fn checksums<S: Source>(
     Ok(())
 }
 
-fn hash<S: Source>(
+/// XXH3-64 of a range, read chunk by chunk.
+pub(super) fn hash<S: Source>(
     source: &S,
     span: Span,
     buffer: &mut [u8],

@@ -95,9 +95,16 @@ pub(crate) fn check(header: &[u8], blob: u64, name: &str, k: u32, n: u32) -> Res
     }
 }
 
-/// The scales in a whole blob whose header fits the entry's K and N.
-pub(crate) fn scales<'a>(blob: &'a [u8], name: &str, k: u32, n: u32) -> Result<&'a [u8]> {
-    check(blob, blob.len() as u64, name, k, n)?;
+/// The scales in a blob of `bytes` whose header fits the entry's K and N; `start` is the blob or so
+/// much of it.
+pub(crate) fn scales<'a>(
+    start: &'a [u8],
+    bytes: u64,
+    name: &str,
+    k: u32,
+    n: u32,
+) -> Result<&'a [u8]> {
+    check(start, bytes, name, k, n)?;
     // `check` compared the size, so the scales are there.
-    Ok(blob.get(HEADER..HEADER + 4 * n as usize).unwrap_or_default())
+    Ok(start.get(HEADER..HEADER + 4 * n as usize).unwrap_or_default())
 }

@@ -4,6 +4,7 @@ mod disk;
 mod finish;
 mod journal;
 mod options;
+mod pieces;
 mod resume;
 mod target;
 #[cfg(test)]
@@ -19,6 +20,7 @@ use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
 use self::disk::{Disk, Os};
 pub use self::options::{Summary, WriterOptions};
+pub use self::pieces::WeightWriter;
 use self::target::{Existing, Paths};
 use super::entry::{Checksums, Entry, Span};
 use super::error::{PackError, Part, Result};
@@ -195,50 +197,52 @@ impl PackWriter {
         scales: &[f32],
         error: Option<f32>,
     ) -> Result<()> {
-        let stamp = match dtype.stored().filter(|_| self.options.stamped) {
-            Some(precision) => {
-                let layout = Layout::new(k, n, precision)
-                    .map_err(|source| PackError::Shape { name: name.into(), source })?;
-                stamp::encode(&layout, 0)
-            }
-            None => Vec::new(),
-        };
+        let stamp = self.stamp(name, k, n, dtype)?;
         let at = self.end.next_multiple_of(PAGE);
-        let bytes = (stamp.len() + blob.len()) as u64;
-        let scales_at = at + bytes;
-        let raw = RawEntry {
-            k,
-            n,
-            dtype: dtype.code(),
-            scales: u32::try_from(scales.len()).unwrap_or(u32::MAX),
-            blob: Span { offset: at, bytes },
-            scales_at: if scales.is_empty() { 0 } else { scales_at },
-            full_k: 0,
-            error: error.unwrap_or(0.0),
-        };
-        let mut entry = self.admit(name, raw, blob, scales)?;
-        let scales: Vec<u8> = scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
-        entry.checksums =
-            Some(Checksums { blob: checksum(&[&stamp, blob]), scales: xxh3_64(&scales) });
+        let span = Span { offset: at, bytes: (stamp.len() + blob.len()) as u64 };
+        let raw = raw_entry(k, n, dtype, span, scales.len(), error);
+        let entry = self.admit(name, raw, stamp.len() as u64, blob, scales)?;
+        let sum = checksum(&[&stamp, blob]);
         let written = self
             .write(&stamp, at)
             .and_then(|()| self.write(blob, at + stamp.len() as u64))
-            .and_then(|()| self.write(&scales, scales_at))
-            .and_then(|()| self.record(&entry));
+            .and_then(|()| self.append(entry, sum, scales));
         if written.is_err() {
-            // What was written of it must not show in a gap. If this fails too, the next weight or
-            // the end of the pack overwrites or cuts it.
-            let _ = self.disk.set_len(&self.file, self.end);
-            return written;
+            self.cut_back();
         }
-        self.names.insert(name.into(), self.entries.len());
+        written
+    }
+
+    /// The stamp of a blob, empty where there is none.
+    fn stamp(&self, name: &str, k: u32, n: u32, dtype: Dtype) -> Result<Vec<u8>> {
+        let Some(precision) = dtype.stored().filter(|_| self.options.stamped) else {
+            return Ok(Vec::new());
+        };
+        let layout = Layout::new(k, n, precision)
+            .map_err(|source| PackError::Shape { name: name.into(), source })?;
+        Ok(stamp::encode(&layout, 0))
+    }
+
+    /// Writes the scales of a weight whose blob is written, and takes the weight in.
+    fn append(&mut self, mut entry: Entry, sum: u64, scales: &[f32]) -> Result<()> {
+        let scales: Vec<u8> = scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
+        entry.checksums = Some(Checksums { blob: sum, scales: xxh3_64(&scales) });
+        let at = entry.blob.range().end;
+        self.write(&scales, at)?;
+        self.record(&entry)?;
+        self.names.insert(entry.name.clone(), self.entries.len());
         self.entries.push(entry);
-        self.end = scales_at + scales.len() as u64;
+        self.end = at + scales.len() as u64;
         Ok(())
     }
 
-    /// The entry of a new weight, if a reader would accept it.
-    fn admit(&self, name: &str, raw: RawEntry, blob: &[u8], scales: &[f32]) -> Result<Entry> {
+    /// Cuts what was written of a weight that failed: it must not show in a gap. If this fails too,
+    /// the next weight or the end of the pack overwrites or cuts it.
+    fn cut_back(&mut self) {
+        let _ = self.disk.set_len(&self.file, self.end);
+    }
+
+    fn admit_name(&self, name: &str) -> Result<()> {
         let order = self.entries.len() as u32;
         if name.len() > MAX_NAME as usize {
             let bytes = name.len() as u32;
@@ -250,17 +254,31 @@ impl PackWriter {
         if self.names.contains_key(name) {
             return Err(PackError::DuplicateName { name: name.into() });
         }
+        Ok(())
+    }
+
+    /// The entry of a new weight, if a reader would accept it. `stamp` is the stamp's length,
+    /// `compact` at least header and scales of a compact blob.
+    fn admit(
+        &self,
+        name: &str,
+        raw: RawEntry,
+        stamp: u64,
+        compact: &[u8],
+        scales: &[f32],
+    ) -> Result<Entry> {
+        self.admit_name(name)?;
         let stored = raw.blob.bytes;
-        let entry = raw.check(name, order, u64::MAX)?;
-        let stamped = stored != blob.len() as u64;
+        let entry = raw.check(name, self.entries.len() as u32, u64::MAX)?;
+        let stamped = stamp != 0;
         if entry.stamped != stamped {
             // A page too long, or a page too short to be stamped: no blob of this weight.
-            let (part, bytes) = (Part::Blob, blob.len() as u64);
+            let (part, bytes) = (Part::Blob, stored - stamp);
             let expected = if stamped { stored } else { stored.saturating_sub(PAGE) };
             return Err(PackError::Size { name: name.into(), part, bytes, expected });
         }
         if entry.dtype == Dtype::O4n1 {
-            let inside = o4n1::scales(blob, name, entry.k, entry.n)?;
+            let inside = o4n1::scales(compact, stored, name, entry.k, entry.n)?;
             refuse_bad_scales(name, floats(inside))?;
         }
         refuse_bad_scales(name, scales.iter().copied())?;
@@ -339,6 +357,27 @@ impl std::fmt::Debug for PackWriter {
             .field("weights", &self.entries.len())
             .field("end", &self.end)
             .finish_non_exhaustive()
+    }
+}
+
+/// What the index will say of a weight whose scales follow its blob.
+fn raw_entry(
+    k: u32,
+    n: u32,
+    dtype: Dtype,
+    blob: Span,
+    scales: usize,
+    error: Option<f32>,
+) -> RawEntry {
+    RawEntry {
+        k,
+        n,
+        dtype: dtype.code(),
+        scales: u32::try_from(scales).unwrap_or(u32::MAX),
+        blob,
+        scales_at: if scales == 0 { 0 } else { blob.range().end },
+        full_k: 0,
+        error: error.unwrap_or(0.0),
     }
 }
 

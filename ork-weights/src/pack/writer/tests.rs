@@ -61,7 +61,16 @@ fn weight(number: u32) -> (String, Vec<u8>, Vec<f32>) {
 fn convert(mut writer: PackWriter) -> Result<Summary> {
     for number in 0..3 {
         let (name, blob, scales) = weight(number);
-        if !writer.contains(&name) {
+        if writer.contains(&name) {
+            continue;
+        }
+        if number == 1 {
+            // In pieces, the later one first.
+            let mut weight = writer.begin(&name, 64, 64, Dtype::Int8)?;
+            weight.write_at(1000, &blob[1000..])?;
+            weight.write_at(0, &blob[..1000])?;
+            weight.finish(&scales, None)?;
+        } else {
             writer.add(&name, 64, 64, Dtype::Int8, &blob, &scales)?;
         }
     }
@@ -395,6 +404,81 @@ fn weights_that_do_not_agree_are_refused() {
     writer.add("w", 64, 64, Dtype::Int8, &[0; 4096], &ones).unwrap();
     let again = writer.add("w", 64, 64, Dtype::Int8, &[0; 4096], &ones).unwrap_err();
     assert!(matches!(again, E::DuplicateName { .. }));
+}
+
+#[test]
+fn pieces_are_the_same_pack() {
+    for options in [options(), WriterOptions { stamped: true, version: 7, ..options() }] {
+        let packs = [false, true].map(|in_pieces| {
+            let folder = folder();
+            let target = folder.path().join("m.orkpack");
+            let mut writer = PackWriter::create(&target, &MODEL, options.clone()).unwrap();
+            let (_, blob, scales) = weight(5);
+            let mut compact =
+                crate::pack::o4n1_header(64, 32, crate::pack::Codebook::Uniform).to_vec();
+            compact.extend((0..32).flat_map(|_| 0.25f32.to_le_bytes()));
+            compact.extend([0x5A; 1024]);
+            let weights: [(&str, u32, _, &[u8], &[f32]); 3] = [
+                ("a", 64, Dtype::Int8, &blob, &scales),
+                ("c", 32, Dtype::O4n1, &compact, &[]),
+                ("z", 64, Dtype::RotatedInt8, &blob, &scales),
+            ];
+            for (name, n, dtype, blob, scales) in weights {
+                if in_pieces {
+                    let mut weight = writer.begin(name, 64, n, dtype).unwrap();
+                    for (piece, bytes) in blob.chunks(700).enumerate() {
+                        weight.write_at(700 * piece as u64, bytes).unwrap();
+                    }
+                    weight.finish(scales, Some(0.5)).unwrap();
+                } else {
+                    writer.add_measured(name, 64, n, dtype, blob, scales, Some(0.5)).unwrap();
+                }
+            }
+            writer.finish().unwrap();
+            fs::read(&target).unwrap()
+        });
+        assert!(packs[0] == packs[1]);
+    }
+}
+
+#[test]
+fn pieces_that_do_not_make_a_weight_are_refused() {
+    use PackError as E;
+    let folder = folder();
+    let target = folder.path().join("m.orkpack");
+    let mut writer = PackWriter::create(&target, &MODEL, options()).unwrap();
+    let (name, blob, scales) = weight(0);
+    // Gap, overlap, missing start, missing end; with the bytes that are there up to the fault.
+    let cases: [(&[Range<usize>], u64); 4] = [
+        (&[0..1000, 1001..4096], 1000),
+        (&[0..1000, 999..4096], 999),
+        (&[1..4096], 0),
+        (&[0..4095], 4095),
+    ];
+    for (pieces, found) in cases {
+        let mut weight = writer.begin(&name, 64, 64, Dtype::Int8).unwrap();
+        for piece in pieces {
+            weight.write_at(piece.start as u64, &blob[piece.clone()]).unwrap();
+        }
+        let error = weight.finish(&scales, None).unwrap_err();
+        let E::Size { bytes, expected: 4096, .. } = error else { panic!("{error:?}") };
+        assert_eq!(bytes, found);
+    }
+    let mut weight = writer.begin(&name, 64, 64, Dtype::Int8).unwrap();
+    assert!(matches!(weight.write_at(4000, &[0; 97]), Err(E::Size { bytes: 4097, .. })));
+    assert!(matches!(weight.write_at(u64::MAX, &[0; 97]), Err(E::Size { .. })));
+    weight.write_at(0, &blob).unwrap();
+    assert!(matches!(weight.finish(&scales[1..], None), Err(E::ScaleCount { .. })));
+    let mut weight = writer.begin(&name, 64, 32, Dtype::O4n1).unwrap();
+    weight.write_at(0, &[0; 20 + 4 * 32 + 1024]).unwrap();
+    assert!(matches!(weight.finish(&[], None), Err(E::O4n1 { field: "magic", .. })));
+    assert!(matches!(writer.begin(&name, 63, 64, Dtype::Int8), Err(E::Shape { .. })));
+    assert!(matches!(writer.begin("", 64, 64, Dtype::Int8), Err(E::NameEmpty { .. })));
+    // Nothing of all that is left.
+    assert!(writer.is_empty());
+    assert_eq!(writer.file.metadata().unwrap().len(), 0);
+    convert(writer).unwrap();
+    assert!(verify(&Pack::open(&target).unwrap(), &|_| {}).is_sound());
 }
 
 #[test]

@@ -1,0 +1,142 @@
+//! Weights that come in pieces, so that nobody has to hold one whole.
+
+use std::ops::Range;
+
+use rknpu_sys::layout::PAGE;
+
+use super::PackWriter;
+use crate::pack::Dtype;
+use crate::pack::entry::Span;
+use crate::pack::error::{PackError, Part, Result};
+use crate::pack::format::{blob, o4n1};
+use crate::pack::source::{Pread, Source};
+use crate::pack::verify;
+
+/// A weight that is being written, see [`PackWriter::begin`].
+///
+/// Dropped before [`WeightWriter::finish`], it leaves the writer as it was before.
+#[derive(Debug)]
+pub struct WeightWriter<'w> {
+    writer: &'w mut PackWriter,
+    name: Box<str>,
+    k: u32,
+    n: u32,
+    dtype: Dtype,
+    /// Where the stamp is, or the blob if it has none.
+    at: u64,
+    stamp: u64,
+    /// Bytes of the blob without its stamp.
+    blob: u64,
+    written: Vec<Range<u64>>,
+    finished: bool,
+}
+
+impl PackWriter {
+    /// Begins a weight whose blob comes in pieces, in any order.
+    ///
+    /// ```
+    /// use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// let path = folder.path().join("small.orkpack");
+    /// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// let mut weight = writer.begin("w", 64, 64, Dtype::Int8)?;
+    /// weight.write_at(1024, &[2; 3072])?;
+    /// weight.write_at(0, &[1; 1024])?;
+    /// weight.finish(&[0.5; 64], None)?;
+    /// writer.finish()?;
+    ///
+    /// let pack = Pack::open(&path)?;
+    /// let mut tiles = [0; 4096];
+    /// pack.load_into(&pack.entries()[0], &mut tiles)?;
+    /// assert_eq!(tiles[1022..1026], [1, 1, 2, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`PackWriter::add`] that name, shape and disk can cause.
+    pub fn begin(&mut self, name: &str, k: u32, n: u32, dtype: Dtype) -> Result<WeightWriter<'_>> {
+        self.admit_name(name)?;
+        let blob = blob::bytes(k, n, dtype)
+            .map_err(|source| PackError::Shape { name: name.into(), source })?;
+        let stamp = self.stamp(name, k, n, dtype)?;
+        let weight = WeightWriter {
+            name: name.into(),
+            k,
+            n,
+            dtype,
+            at: self.end.next_multiple_of(PAGE),
+            stamp: stamp.len() as u64,
+            blob,
+            written: Vec::new(),
+            finished: false,
+            writer: self,
+        };
+        weight.writer.write(&stamp, weight.at)?;
+        Ok(weight)
+    }
+}
+
+impl WeightWriter<'_> {
+    /// Writes a piece of the blob, `offset` bytes from its start.
+    ///
+    /// # Errors
+    /// [`PackError::Size`] when the piece reaches past the blob's end; [`PackError::Io`].
+    pub fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let end = offset.saturating_add(bytes.len() as u64);
+        if end > self.blob {
+            return Err(self.size(end));
+        }
+        self.writer.write(bytes, self.at + self.stamp + offset)?;
+        self.written.push(offset..end);
+        Ok(())
+    }
+
+    /// Adds the weight to the pack, with its scales and the relative RMS error as for
+    /// [`PackWriter::add_measured`]. Its checksum is that of what the file gives back.
+    ///
+    /// # Errors
+    /// [`PackError::Size`] unless the pieces cover every byte once; else those of
+    /// [`PackWriter::add`]. The writer is then as it was before the weight.
+    pub fn finish(mut self, scales: &[f32], error: Option<f32>) -> Result<()> {
+        self.written.sort_unstable_by_key(|piece| (piece.start, piece.end));
+        let mut covered = 0;
+        for piece in &self.written {
+            if piece.start != covered {
+                return Err(self.size(covered.min(piece.start)));
+            }
+            covered = piece.end;
+        }
+        if covered != self.blob {
+            return Err(self.size(covered));
+        }
+        let path = &self.writer.paths.partial;
+        let file = self.writer.file.try_clone().map_err(PackError::io("reopen", path))?;
+        let source = Pread::from_file(file, path)?;
+        let mut compact = Vec::new();
+        if self.dtype == Dtype::O4n1 {
+            compact.resize(o4n1::HEADER + 4 * self.n as usize, 0);
+            source.read_at(self.at, &mut compact)?;
+        }
+        let span = Span { offset: self.at, bytes: self.stamp + self.blob };
+        let raw = super::raw_entry(self.k, self.n, self.dtype, span, scales.len(), error);
+        let entry = self.writer.admit(&self.name, raw, self.stamp, &compact, scales)?;
+        let sum = verify::hash(&source, span, &mut vec![0; verify::CHUNK], &|_| {})?;
+        self.writer.append(entry, sum, scales)?;
+        self.finished = true;
+        Ok(())
+    }
+
+    fn size(&self, bytes: u64) -> PackError {
+        let (name, expected) = (self.name.clone(), self.blob);
+        PackError::Size { name, part: Part::Blob, bytes, expected }
+    }
+}
+
+impl Drop for WeightWriter<'_> {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.writer.cut_back();
+        }
+    }
+}
