@@ -2,6 +2,7 @@
 //!
 //! Each weight is read, quantised, tiled, written and forgotten once, in the order of use. All
 //! threads of the current rayon pool work on the same weight; one more writes the one before it.
+//! Large weights go through in pieces, so that memory does not grow with them.
 //! The bytes of a pack depend on the model and the options alone, not on the number of threads.
 //!
 //! ```
@@ -24,6 +25,7 @@
 
 mod choice;
 mod imatrix;
+mod pieces;
 mod report;
 mod stage;
 

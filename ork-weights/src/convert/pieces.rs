@@ -2,11 +2,12 @@
 
 use super::stage::Work;
 use crate::pack::o4n1_header;
-use crate::quantise::stored_layout;
-use rknpu_sys::layout::{Layout, N_SLICE, PAGE};
+use crate::quantise::{Tier, stored_layout};
+use rknpu_sys::layout::{N_SLICE, Slice};
 use std::ops::Range;
 
-/// Bytes of a piece, in the model and in the pack, that are not exceeded without need.
+/// Bytes of a piece, in the model and in the pack: exceeded only by the least channels of a very
+/// wide weight.
 const PIECE: u64 = 16 << 20;
 
 /// Channels of the smallest piece. So many tiles of any precision fill whole pages in every
@@ -16,13 +17,15 @@ const LEAST: u32 = 256;
 /// The channels of each piece of a weight, in order. They depend on the weight alone, and with them
 /// all that is summed over a piece.
 pub(super) fn pieces(work: &Work<'_>) -> impl Iterator<Item = Range<u32>> + use<> {
-    let n = work.weight.n;
-    let largest = work.blob.max(work.weight.bytes);
+    of_bytes(work.weight.n, work.blob.max(work.weight.bytes), PIECE)
+}
+
+fn of_bytes(n: u32, bytes: u64, piece: u64) -> impl Iterator<Item = Range<u32>> + use<> {
     let mut step = n.max(1);
-    if largest > 2 * PIECE {
+    if bytes > piece {
         // A power of two up to a whole n-slice, which it therefore divides.
         step = N_SLICE;
-        while step > LEAST && largest.saturating_mul(step.into()) / u64::from(n.max(1)) > PIECE {
+        while step > LEAST && bytes.saturating_mul(step.into()) / u64::from(n.max(1)) > piece {
             step /= 2;
         }
     }
@@ -37,35 +40,108 @@ pub(super) struct Part {
 }
 
 /// Where the blob that `channels` have as a weight of their own belongs in that of the whole.
-pub(super) fn parts(work: &Work<'_>, channels: &Range<u32>) -> Vec<Part> {
-    let (k, n) = (work.weight.k, work.weight.n);
+pub(super) fn parts(tier: Tier, k: u32, n: u32, channels: &Range<u32>) -> Vec<Part> {
     let count = channels.end - channels.start;
-    if let Some(codebook) = work.tier.codebook() {
+    if let Some(codebook) = tier.codebook() {
         let header = o4n1_header(k, n, codebook).len();
-        let (scales, row) = (4 * count as usize, k as usize / 2);
-        let codes = header + scales..header + scales + row * count as usize;
-        let whole = header as u64 + 4 * u64::from(n);
+        let codes = header + 4 * count as usize;
+        let row = u64::from(k / 2);
+        let end = codes + row as usize * count as usize;
+        let (start, header_end) = (u64::from(channels.start), header as u64);
         return vec![
-            Part {
-                from: header..codes.start,
-                to: header as u64 + 4 * u64::from(channels.start),
-            },
-            Part { from: codes, to: whole + row as u64 * u64::from(channels.start) },
+            Part { from: header..codes, to: header_end + 4 * start },
+            Part { from: codes..end, to: header_end + 4 * u64::from(n) + row * start },
         ];
     }
-    let layouts = (stored_layout(work.tier, k, n), stored_layout(work.tier, k, count));
-    // The plan has sized both the weight and its tiles, so there are layouts.
-    let (Ok(whole), Ok(piece)) = layouts else { return Vec::new() };
+    // Both are layouts: the plan has sized the weight, and pieces are whole tiles of it.
+    let (Ok(whole), Ok(piece)) = (stored_layout(tier, k, n), stored_layout(tier, k, count)) else {
+        return Vec::new();
+    };
     let first = channels.start / N_SLICE * whole.k_slices();
-    let tiles = |layout: &Layout| u64::from(channels.start % N_SLICE / layout.precision().tile_width());
-    (first..).map_while(|slice| whole.slice(slice)).zip(piece.slices()).map(|(to, from)| Part {
+    let tiles = channels.start % N_SLICE / whole.precision().tile_width();
+    let places = (first..).map_while(|slice| whole.slice(slice));
+    let part = |(to, from): (Slice, Slice)| Part {
         from: from.offset as usize..(from.offset + from.padded_bytes()) as usize,
-        to: to.offset + tiles(&whole) * whole.precision().tile_bytes(to.kp),
-    }).collect()
+        to: to.offset + u64::from(tiles) * whole.precision().tile_bytes(to.kp),
+    };
+    places.zip(piece.slices()).map(part).collect()
 }
 
-/// The blob's start that no piece brings: the header of a compact weight.
-pub(super) fn header(work: &Work<'_>) -> Option<[u8; 20]> {
-    let codebook = work.tier.codebook()?;
-    Some(o4n1_header(work.weight.k, work.weight.n, codebook))
+/// Puts the scales of `channels`, per channel or `[group][channel]`, to their places in those of
+/// all `n`.
+pub(super) fn place_scales(scales: &[f32], n: u32, channels: &Range<u32>, all: &mut [f32]) {
+    let (start, end) = (channels.start as usize, channels.end as usize);
+    for (all, scales) in all.chunks_exact_mut(n as usize).zip(scales.chunks_exact(end - start)) {
+        all[start..end].copy_from_slice(scales);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dequant::TensorType;
+    use crate::quantise::{Recipe, Rows, blob_bytes, blob_scales, encode};
+
+    #[test]
+    fn pieces_put_together_are_the_whole() {
+        // More than an n-slice, and in both directions an end that fills no page.
+        let (k, n) = (1056, N_SLICE + 256 + 64);
+        let row = k as usize * 2;
+        let raw: Vec<u8> = (0..row * n as usize)
+            .map(|i| ((i * 31) >> 3) as u8 & if i % 2 == 0 { 255 } else { 0xbb })
+            .collect();
+        for tier in [
+            Tier::Int8,
+            Tier::O4n1,
+            Tier::Nf4,
+            Tier::Int4 { group: None },
+            Tier::Int4 { group: Some(96) },
+            Tier::RotatedInt8 { group: Some(32) },
+            Tier::Int4AsInt8 { group: None },
+        ] {
+            let recipe = Recipe { stochastic: Some(7), ..Recipe::new(tier) };
+            let quantised = |channels: &Range<u32>| {
+                let count = channels.end - channels.start;
+                let raw = &raw[row * channels.start as usize..row * channels.end as usize];
+                let rows = Rows::new(TensorType::F16, k, count, raw).unwrap();
+                let mut blob = vec![0xee; blob_bytes(tier, k, count).unwrap() as usize];
+                let mut scales = vec![0.0; blob_scales(tier, k, count)];
+                let rows = rows.starting_at(channels.start as usize);
+                encode(&rows, &recipe, &mut blob, &mut scales).unwrap();
+                (blob, scales)
+            };
+            let (blob, scales) = quantised(&(0..n));
+            let (mut of_pieces, mut all) = (vec![0xdd; blob.len()], vec![0.0; scales.len()]);
+            if let Some(codebook) = tier.codebook() {
+                of_pieces[..20].copy_from_slice(&o4n1_header(k, n, codebook));
+            }
+            let mut pieces = 0;
+            for channels in of_bytes(n, blob.len() as u64, 512 << 10) {
+                let (blob, scales) = quantised(&channels);
+                for Part { from, to } in parts(tier, k, n, &channels) {
+                    of_pieces[to as usize..][..from.len()].copy_from_slice(&blob[from]);
+                }
+                place_scales(&scales, n, &channels, &mut all);
+                pieces += 1;
+            }
+            assert!(pieces > 8, "{pieces}");
+            assert!(of_pieces == blob, "{tier}");
+            assert_eq!(all, scales, "{tier}");
+        }
+    }
+
+    #[test]
+    fn pieces_are_small_and_cover_every_channel() {
+        for (n, row) in [(32, 100), (11008, 4096), (262_144, 640), (8192, 28672), (64, 1 << 24)] {
+            let bytes = u64::from(n) * row;
+            let mut next = 0;
+            for channels in of_bytes(n, bytes, PIECE) {
+                assert_eq!(channels.start, next);
+                let count = channels.end - channels.start;
+                assert!(u64::from(count) * row <= PIECE || count <= LEAST);
+                next = channels.end;
+            }
+            assert_eq!(next, n);
+        }
+    }
 }

@@ -1,14 +1,16 @@
-//! Quantising one weight while the one before it is written.
+//! Quantising one weight, or a piece of a large one, while the one before it is written.
 
+use super::pieces::{parts, pieces, place_scales};
 use super::report::WeightReport;
 use super::{ConvertError, Options};
-use crate::model::{Model, Weight};
-use crate::pack::{Dtype, PackWriter};
-use crate::quantise::{Quality, Recipe, Tier};
+use crate::model::{Model, ModelError, Weight};
+use crate::pack::{Dtype, PackError, PackWriter, o4n1_header};
+use crate::quantise::{Quality, Recipe, Tier, blob_bytes, blob_scales, encode};
+use std::ops::Range;
 use std::sync::mpsc;
 
-/// Bytes of packed weights in memory at once. A weight that is larger alone is alone.
-const IN_FLIGHT: u64 = 40 << 20;
+/// Bytes of packed pieces in memory at once. A piece that is larger alone is alone.
+const IN_FLIGHT: usize = 32 << 20;
 
 /// A weight to convert.
 pub(super) struct Work<'a> {
@@ -27,12 +29,13 @@ impl Work<'_> {
     }
 }
 
-/// A weight that waits to be written.
+/// Channels of a weight that wait to be written.
 struct Packed<'a> {
     work: &'a Work<'a>,
+    channels: Range<u32>,
     blob: Vec<u8>,
     scales: Vec<f32>,
-    quality: Option<Quality>,
+    quality: Quality,
 }
 
 pub(super) struct Stage<'a> {
@@ -52,12 +55,9 @@ impl Stage<'_> {
         std::thread::scope(|scope| {
             let (to_writer, packed) = mpsc::channel::<Packed<'_>>();
             let (to_packer, written) = mpsc::channel::<Vec<u8>>();
+            let measure = self.options.measure;
             let writing = scope.spawn(move || {
-                for packed in packed {
-                    add(&mut writer, &packed)?;
-                    // The packer is gone only when it failed; its error is the one that counts.
-                    let _ = to_packer.send(packed.blob);
-                }
+                Writing { measure, to_packer }.run(&mut writer, packed)?;
                 Ok::<PackWriter, ConvertError>(writer)
             });
             let packing = self.pack(plan, &left, &to_writer, &written, &mut done);
@@ -75,10 +75,10 @@ impl Stage<'_> {
         written: &mpsc::Receiver<Vec<u8>>,
         done: &mut impl FnMut(WeightReport),
     ) -> Result<(), ConvertError> {
-        let mut in_flight = 0;
-        let mut spare = Vec::new();
+        let (mut in_flight, mut spare) = (0, Vec::new());
         for (index, (work, left)) in plan.iter().zip(left).enumerate() {
-            let report = WeightReport::new(work.weight, work.tier, work.bytes());
+            let weight = work.weight;
+            let report = WeightReport::new(weight, work.tier, work.bytes());
             if *left {
                 done(WeightReport { resumed: true, ..report });
                 continue;
@@ -86,24 +86,47 @@ impl Stage<'_> {
             if let Some(next) = plan.get(index + 1) {
                 self.model.will_read(next.weight);
             }
-            while in_flight != 0 && in_flight + work.blob > IN_FLIGHT {
-                match written.recv() {
-                    Ok(buffer) => {
-                        in_flight -= buffer.len() as u64;
-                        spare = buffer;
+            let importance = match (self.options.imatrix, work.tier.codebook()) {
+                (Some(imatrix), Some(_)) => imatrix.importance(weight)?,
+                _ => None,
+            };
+            let recipe = Recipe {
+                tier: work.tier,
+                importance: importance.as_deref(),
+                stochastic: self.options.stochastic,
+                measure: self.options.measure,
+            };
+            let mut quality = Quality::default();
+            for channels in pieces(work) {
+                let bytes = blob_bytes(work.tier, weight.k, channels.end - channels.start)
+                    .map_err(ModelError::quantise(&weight.name))?
+                    as usize;
+                while in_flight != 0 && in_flight + bytes > IN_FLIGHT {
+                    match written.recv() {
+                        Ok(buffer) => {
+                            in_flight -= buffer.capacity();
+                            spare = buffer;
+                        }
+                        // The writer failed; joining it says why.
+                        Err(mpsc::RecvError) => return Ok(()),
                     }
-                    // The writer failed; joining it says why.
-                    Err(mpsc::RecvError) => return Ok(()),
+                }
+                let mut blob = std::mem::take(&mut spare);
+                if blob.capacity() < bytes {
+                    blob = Vec::new();
+                }
+                blob.resize(bytes, 0);
+                let packed = self.encode(work, channels, &recipe, blob)?;
+                quality += packed.quality;
+                in_flight += packed.blob.capacity();
+                if to_writer.send(packed).is_err() {
+                    return Ok(());
                 }
             }
-            let mut blob = std::mem::take(&mut spare);
-            blob.resize(work.blob as usize, 0);
-            let packed = self.encode(work, blob)?;
-            in_flight += work.blob;
-            done(report.measured(packed.quality));
-            if to_writer.send(packed).is_err() {
-                return Ok(());
+            if self.options.evict_source {
+                self.model.evict(weight);
             }
+            done(report.measured(self.options.measure.then_some(quality)));
         }
         Ok(())
     }
@@ -111,38 +134,80 @@ impl Stage<'_> {
     fn encode<'w>(
         &self,
         work: &'w Work<'w>,
+        channels: Range<u32>,
+        recipe: &Recipe<'_>,
         mut blob: Vec<u8>,
     ) -> Result<Packed<'w>, ConvertError> {
-        let importance = match (self.options.imatrix, work.tier.codebook()) {
-            (Some(imatrix), Some(_)) => imatrix.importance(work.weight)?,
-            _ => None,
-        };
-        let recipe = Recipe {
-            tier: work.tier,
-            importance: importance.as_deref(),
-            stochastic: self.options.stochastic,
-            measure: self.options.measure,
-        };
-        let mut scales = vec![0.0; work.scales];
-        let quality = self.model.encode(work.weight, &recipe, &mut blob, &mut scales)?;
-        if self.options.evict_source {
-            self.model.evict(work.weight);
-        }
-        Ok(Packed { work, blob, scales, quality: self.options.measure.then_some(quality) })
+        let count = channels.end - channels.start;
+        let mut scales = vec![0.0; blob_scales(work.tier, work.weight.k, count)];
+        let quality = self.model.with_rows(work.weight, channels.clone(), |rows| {
+            encode(rows, recipe, &mut blob, &mut scales)
+        })?;
+        Ok(Packed { work, channels, blob, scales, quality })
     }
 }
 
-fn add(writer: &mut PackWriter, packed: &Packed<'_>) -> Result<(), ConvertError> {
-    let Work { weight, dtype, .. } = packed.work;
-    let error = packed.quality.map(|quality| quality.relative_rms() as f32);
-    writer.add_measured(
-        &weight.name,
-        weight.k,
-        weight.n,
-        *dtype,
-        &packed.blob,
-        &packed.scales,
-        error,
-    )?;
-    Ok(())
+/// The writing half.
+struct Writing {
+    measure: bool,
+    /// Where buffers go back to. The packer is gone only when it failed, and its error is the one
+    /// that counts.
+    to_packer: mpsc::Sender<Vec<u8>>,
+}
+
+impl Writing {
+    fn run(
+        &self,
+        writer: &mut PackWriter,
+        packed: mpsc::Receiver<Packed<'_>>,
+    ) -> Result<(), PackError> {
+        let mut packed = packed.into_iter();
+        while let Some(first) = packed.next() {
+            if first.channels.len() < first.work.weight.n as usize {
+                self.in_pieces(writer, first, &mut packed)?;
+                continue;
+            }
+            let Packed { work: Work { weight, dtype, .. }, blob, scales, .. } = &first;
+            let error = self.error(&first.quality);
+            writer.add_measured(&weight.name, weight.k, weight.n, *dtype, blob, scales, error)?;
+            let _ = self.to_packer.send(first.blob);
+        }
+        Ok(())
+    }
+
+    /// Writes the weight that begins with `piece`.
+    fn in_pieces<'a>(
+        &self,
+        writer: &mut PackWriter,
+        mut piece: Packed<'a>,
+        more: &mut impl Iterator<Item = Packed<'a>>,
+    ) -> Result<(), PackError> {
+        let Work { weight, tier, dtype, .. } = *piece.work;
+        let (k, n) = (weight.k, weight.n);
+        let mut scales = vec![0.0; piece.work.scales];
+        let mut quality = Quality::default();
+        let mut out = writer.begin(&weight.name, k, n, dtype)?;
+        if let Some(codebook) = tier.codebook() {
+            out.write_at(0, &o4n1_header(k, n, codebook))?;
+        }
+        loop {
+            for part in parts(tier, k, n, &piece.channels) {
+                out.write_at(part.to, piece.blob.get(part.from).unwrap_or_default())?;
+            }
+            place_scales(&piece.scales, n, &piece.channels, &mut scales);
+            quality += piece.quality;
+            let _ = self.to_packer.send(piece.blob);
+            if piece.channels.end == n {
+                return out.finish(&scales, self.error(&quality));
+            }
+            match more.next() {
+                Some(next) => piece = next,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    fn error(&self, quality: &Quality) -> Option<f32> {
+        self.measure.then(|| quality.relative_rms() as f32)
+    }
 }

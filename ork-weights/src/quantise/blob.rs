@@ -67,7 +67,7 @@ pub fn encode(
 }
 
 /// Layout of the tiles on disk; for a compact blob, that of what it inflates to.
-fn stored_layout(tier: Tier, k: u32, n: u32) -> Result<Layout, QuantiseError> {
+pub(crate) fn stored_layout(tier: Tier, k: u32, n: u32) -> Result<Layout, QuantiseError> {
     let loaded = tier.layout(k, n)?;
     match (tier, tier.dtype()) {
         (_, None) => Err(QuantiseError::NotStored { tier }),

@@ -35,6 +35,7 @@ mod random;
 mod rows;
 mod tier;
 
+pub(crate) use blob::stored_layout;
 pub use blob::{blob_bytes, blob_scales, encode};
 pub use hadamard::{block_of, rotate};
 pub use pack::quantise;
