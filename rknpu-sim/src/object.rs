@@ -218,6 +218,9 @@ impl State {
                 }
             }
             Path::Sram { chunk, .. } => self.sram.give_back(chunk, object.sram_size),
+            Path::Imported { .. } if !self.domains.iommu => {
+                self.physical.give_back(object.iova, object.size, false);
+            }
             Path::Pages | Path::Unaligned | Path::Imported { .. } => {}
         }
         let physical = !self.domains.iommu;

@@ -39,6 +39,11 @@ impl Physical {
         (bytes <= BLOCK).then(|| self.space.alloc_unaligned(bytes))?.map(|at| (at, false))
     }
 
+    /// Where another driver's buffer lies; it takes nothing of the CMA region.
+    pub(crate) fn foreign(&mut self, bytes: u64) -> Option<u64> {
+        self.space.alloc_unaligned(bytes)
+    }
+
     /// Remembers what a block held that is freed.
     pub(crate) fn leave(&mut self, address: u64, backing: Arc<Backing>) {
         let bytes = backing.len() as u64;

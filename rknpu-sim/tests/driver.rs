@@ -5,8 +5,10 @@ mod common;
 use common::{call, create, get, job, machine, map, put, sync, tasks};
 use rknpu_sim::config::{Clock, Mode, Version};
 use rknpu_sim::{Config, Fault, Hazard, Machine, Node};
+use rknpu_sys::drm::PrimeHandle;
 use rknpu_sys::ioctl;
 use rknpu_sys::uapi::{Action, MemCreate, MemDestroy};
+use rustix::fd::AsRawFd;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::Duration;
@@ -234,4 +236,47 @@ fn nonblocking_jobs_end_without_anybody_inside() {
     assert!(machine.wait_fence(args.fence_fd, Duration::from_secs(1)));
     assert_eq!(machine.report().jobs_done, 1);
     assert!(machine.descriptor_closed(args.fence_fd));
+}
+
+#[test]
+fn without_an_iommu_memory_is_as_its_last_user_left_it() {
+    for mode in [Mode::Fast, Mode::Strict] {
+        let machine = Machine::new(Config { iommu: false, mode, ..Config::default() });
+        let file = machine.open();
+        let used = |flags: u32, size: u64| {
+            let buffer = create(&file, flags, size, 0).unwrap();
+            let view = map(&file, &buffer);
+            let found = get(&view, 4096);
+            put(&view, 4096, 41);
+            drop(view);
+            let mut destroy = MemDestroy { handle: buffer.handle, ..MemDestroy::default() };
+            call(&file, &mut destroy).unwrap();
+            (buffer.dma_addr, found)
+        };
+        let (place, fresh) = used(0x1, 8192);
+        assert_eq!(fresh, 0);
+        // ZEROING changes nothing, a kernel mapping does.
+        assert_eq!(used(0x2, 8192), (place, 41));
+        assert_eq!(used(0x23, 8192), (place, 41));
+        assert_eq!(used(0xb, 8192), (place, 0));
+        assert_eq!(used(0x3, 12288).1, 0);
+    }
+}
+
+#[test]
+fn an_import_without_an_iommu_gives_its_place_back() {
+    let machine = Machine::new(Config { iommu: false, ..Config::default() });
+    let file = machine.open();
+    // Three times what there is of address space.
+    for n in 0..12 {
+        let buffer = machine.foreign_buffer(1 << 30).unwrap();
+        let fd = buffer.as_raw_fd();
+        let mut import = PrimeHandle { fd, ..PrimeHandle::default() };
+        // SAFETY: the word takes a `PrimeHandle`.
+        unsafe { file.ioctl(ioctl::PRIME_FD_TO_HANDLE, (&raw mut import).cast()) }
+            .unwrap_or_else(|errno| panic!("import {n}: {errno}"));
+        let mut destroy = MemDestroy { handle: import.handle, ..MemDestroy::default() };
+        call(&file, &mut destroy).unwrap();
+        machine.descriptor_closed(fd);
+    }
 }

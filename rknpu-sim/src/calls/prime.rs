@@ -159,7 +159,7 @@ fn attach(call: &mut Call<'_>, backing: Arc<Backing>) -> Result<Object, Errno> {
         domain.map.map(iova, &backing);
         iova
     } else {
-        let (at, _) = call.physical.take(size).ok_or(Errno::NOMEM)?;
+        let at = call.physical.foreign(size).ok_or(Errno::NOMEM)?;
         if let Some(domain) = call.domains.of(0) {
             domain.map.map(at, &backing);
         }
