@@ -1,6 +1,9 @@
 //! Whole models, on all threads, page cache warm: converting against copying the same number of
 //! bytes with `cp`, mapped and direct reading, and loading a pack against quantising live.
 //!
+//! What bounds the load: one thread copies out of the page cache at the speed of memory, while live
+//! quantising has all threads. The ratio shrinks with every core that is added to that.
+//!
 //! `ORK_TEST_MODEL` names a model to use instead of a made-up one.
 
 use ork_weights::convert::{Options, convert};

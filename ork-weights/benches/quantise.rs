@@ -1,5 +1,11 @@
 //! From a model file's blocks to int8 tiles, on one thread: against memcpy of the int8 bytes, and
 //! against the plain loop a C program would have.
+//!
+//! What bounds it: arithmetic. A value takes about 2.5 vector instructions of AVX2 from block to
+//! code; in the L1 cache that is 0.2 to 0.35 ns, against 0.08 to 0.17 ns that memcpy takes for a
+//! byte. Going from blocks to codes a tile at a time, without rows of floats between, was measured at the
+//! same speed. Fused products would save a tenth and are left out: machines have to agree. The
+//! plain loop gains on a large last cache, which hides most of its strides.
 
 use ork_weights::dequant::{TensorType, dequantise};
 use ork_weights::quantise::{Recipe, Rows, Tier, quantise};

@@ -1,4 +1,9 @@
 //! Tiling against memcpy of the same bytes, on one thread.
+//!
+//! What bounds it: every byte is moved twice, rows to an L1 buffer and that to its place. Where
+//! memory is the slower part this does not show. It does where both sides fit the caches (1024 ×
+//! 1024: about 0.65 of a memcpy that runs at 20 GB/s or more), and for int4, whose runs of 16 bytes
+//! are half a vector. Writing runs straight to their place is slower still: 0.2 to 0.7.
 
 use ork_weights::tile::{rows_bytes, tile};
 use ratio::Bench;
