@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::ids::{ClassId, DomainId, WeightId};
+use crate::plan::PlanError;
 
 /// A failure of the device or of the source of a weight; shared, because every thread that waited
 /// for the same load gets it.
@@ -122,6 +123,30 @@ pub enum Error {
         #[source]
         cause: Cause,
     },
+    /// The budget does not hold the smallest set of slots beside the scratch.
+    #[error(
+        "a budget of {budget} bytes is too small: the smallest that works is {smallest} bytes, {scratch} of them for register commands, activations and results"
+    )]
+    Budget {
+        /// The budget.
+        budget: u64,
+        /// The smallest that works.
+        smallest: u64,
+        /// Bytes of scratch in the smallest.
+        scratch: u64,
+    },
+    /// There is no plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The device refused something that the budget allows.
+    #[error("cannot {what}: {cause}")]
+    Device {
+        /// What was tried.
+        what: &'static str,
+        /// What the device said.
+        #[source]
+        cause: Cause,
+    },
     /// The device could not create a slot.
     #[error("creating a slot of {bytes} bytes in {domain} failed: {cause}")]
     Slot {
@@ -136,4 +161,4 @@ pub enum Error {
 }
 
 /// Result of an operation of the cache.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;

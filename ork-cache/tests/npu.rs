@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ork_cache::config::PolicyKind;
-use ork_cache::npu::{self, Npu, Store};
+use ork_cache::npu::{self, Note, Npu, Setup, Store};
 use ork_cache::plan::{Applied, Board, Item, Plan};
 use ork_cache::prefetch::Prefetcher;
 use ork_cache::{Cache, DomainId, Error, WeightId};
+use ork_weights::convert::{Options, TierChoice, convert};
 use ork_weights::model::{Model, OpenOptions, synth};
 use ork_weights::pack::{Access, Dtype, Pack, PackWriter, WriterOptions};
 use ork_weights::quantise::Tier;
-use rknpu::{Cores, Device, Matmul, MatmulLimits};
+use rknpu::{Cores, Device, Matmul, MatmulLimits, Precision};
 
 const ROWS: usize = 3;
 
@@ -57,8 +58,19 @@ impl Bench {
         parts: &[(WeightId, u32, u32)],
         passes: usize,
     ) -> Vec<u64> {
-        let domain = &cache.backend().domains()[domain.index()];
         let limits = MatmulLimits { rows: ROWS as u32, k: 4096, n: 8192 };
+        self.multiply(cache, domain.index(), limits, parts, passes)
+    }
+
+    fn multiply(
+        &self,
+        cache: &Cache<Npu>,
+        domain: usize,
+        limits: MatmulLimits,
+        parts: &[(WeightId, u32, u32)],
+        passes: usize,
+    ) -> Vec<u64> {
+        let domain = &cache.backend().domains()[domain];
         let mut matmul = Matmul::int8(domain, &self.cores, limits).unwrap();
         let mut digest = Vec::new();
         let mut whole = Vec::new();
@@ -113,7 +125,7 @@ fn resident_built_streamed_and_reloaded_give_the_same_results() {
     let count = items.len() as u32;
     let cache = npu::cache_on_demand(domain(&bench), total, PolicyKind::Lru, items.len());
     let first = npu::attach_on_demand(&cache, &store, DomainId(0)).unwrap();
-    let ids = whole(first, &items);
+    let ids = whole(first, items);
     let resident = bench.run(&cache, &ids, 2);
     assert_eq!(store.given().packed, u64::from(count));
     assert_eq!(cache.stats().hits, u64::from(count));
@@ -144,15 +156,15 @@ fn resident_built_streamed_and_reloaded_give_the_same_results() {
         assert_eq!(store.given().packed, 0);
     }
     let store = Arc::new(Store::from_pack(bench.pack()).drop_behind(true));
-    let plan = Plan::new("tiny", &store.items(), &Board::single_window(budget)).unwrap();
+    let plan = Plan::new("tiny", store.items(), &Board::single_window(budget)).unwrap();
     for prefetch in [false, true] {
         let leased = domain(&bench);
-        let (cache, applied) = npu::open(vec![leased.clone()], &[(&store, &plan)]).unwrap();
+        let (cache, applied) = npu::open_planned(vec![leased.clone()], &[(&store, &plan)]).unwrap();
         let prefetcher = Prefetcher::new(&cache).unwrap();
         if prefetch {
             prefetcher.follow(&applied[0].streamed);
         }
-        let ids = parts(&applied[0], &items);
+        let ids = parts(&applied[0], items);
         assert_eq!(bench.run(&cache, &ids, 2), resident, "prefetch {prefetch}");
         assert!(cache.stats().bytes_peak <= budget);
         drop((cache, prefetcher));
@@ -172,7 +184,7 @@ fn a_model_over_several_domains_enters_each_once_a_pass() {
         let domain = bench.device.new_domain().unwrap();
         let cache = npu::cache_on_demand(domain, total, PolicyKind::Lru, items.len());
         let first = npu::attach_on_demand(&cache, &store, DomainId(0)).unwrap();
-        bench.run(&cache, &whole(first, &items), 1)
+        bench.run(&cache, &whole(first, items), 1)
     };
     // Everything resident over several small windows, then less memory than the model needs.
     let head = items.last().map_or(0, |i| i.bytes());
@@ -180,13 +192,13 @@ fn a_model_over_several_domains_enters_each_once_a_pass() {
         let board =
             // The window holds the layer, or the head, but not both.
             Board { window: head.max(total - head), domains: 4, ..Board::single_window(ram) };
-        let plan = Plan::new("tiny", &items, &board).unwrap();
+        let plan = Plan::new("tiny", items, &board).unwrap();
         assert!(ram < total || plan.domains.len() > 1, "{plan}");
         let domains = (0..plan.domains.len()).map(|_| bench.device.new_domain().unwrap());
-        let (cache, applied) = npu::open(domains.collect(), &[(&store, &plan)]).unwrap();
+        let (cache, applied) = npu::open_planned(domains.collect(), &[(&store, &plan)]).unwrap();
         let prefetcher = Prefetcher::new(&cache).unwrap();
         prefetcher.follow(&applied[0].streamed);
-        let all = parts(&applied[0], &items);
+        let all = parts(&applied[0], items);
         let pass = || {
             let mut digest = Vec::new();
             for domain in (0..plan.domains.len() as u8).map(DomainId) {
@@ -221,14 +233,14 @@ fn two_models_share_a_process_a_budget_and_a_domain() {
     let draft = Arc::new(Store::from_pack(bench.pack()));
     let items = verifier.items();
     let total: u64 = items.iter().map(|i| i.bytes()).sum();
-    let resident = Plan::new("draft", &items, &Board::single_window(total)).unwrap();
-    let streamed = Plan::new("verifier", &items, &Board::single_window(total / 2)).unwrap();
+    let resident = Plan::new("draft", items, &Board::single_window(total)).unwrap();
+    let streamed = Plan::new("verifier", items, &Board::single_window(total / 2)).unwrap();
     let domain = bench.device.new_domain().unwrap();
     let models = [(&draft, &resident), (&verifier, &streamed)];
-    let (cache, applied) = npu::open(vec![domain], &models).unwrap();
+    let (cache, applied) = npu::open_planned(vec![domain], &models).unwrap();
     let prefetcher = Prefetcher::new(&cache).unwrap();
     prefetcher.follow(&applied[1].streamed);
-    let ids = [0, 1].map(|i| parts(&applied[i], &items));
+    let ids = [0, 1].map(|i| parts(&applied[i], items));
     let (a, b) = std::thread::scope(|s| {
         let (cache, bench) = (&cache, &bench);
         let draft = s.spawn(|| bench.run(cache, &ids[0], 2));
@@ -292,4 +304,131 @@ fn errors_name_the_numbers() {
     assert!(store.load(usize::MAX, 0, &layout, &mut out).is_err());
     assert!(store.scales(usize::MAX).is_err());
     assert_eq!(store.scales(0).unwrap().len(), layout.n() as usize);
+}
+
+/// A digest of a pass over everything that was opened, in order of use.
+fn pass(bench: &Bench, opened: &npu::Opened, model: usize, items: &[Item]) -> Vec<u64> {
+    let all = parts(&opened.models[model], items);
+    let mut digest = Vec::new();
+    for domain in 0..opened.cache.backend().domains().len() {
+        let domain_of = |i: usize| opened.models[model].parts[i].spec.domain.index();
+        let own: Vec<_> = (0..all.len()).filter(|i| domain_of(*i) == domain).collect();
+        let own: Vec<_> = own.into_iter().map(|i| all[i]).collect();
+        let _visit = opened.cache.enter(DomainId(domain as u8)).unwrap();
+        let limits = opened.limits(domain, Precision::Int8).unwrap();
+        digest.extend(bench.multiply(&opened.cache, domain, limits, &own, 1));
+    }
+    digest
+}
+
+#[test]
+fn scratch_is_in_the_budget_and_the_smallest_budget_works() {
+    let bench = Bench::new();
+    let store = Arc::new(Store::from_model(open(&bench.model()), Tier::Int8).unwrap());
+    let stores = [store.clone(), store.clone()];
+    for (count, policy) in
+        [(1, None), (1, Some(PolicyKind::Lru)), (2, None), (2, Some(PolicyKind::S3Fifo))]
+    {
+        let setup = |budget| Setup { rows: 256, policy, ..Setup::new(budget) };
+        let error = npu::open(&bench.device, &stores[..count], &setup(5000)).unwrap_err();
+        let Error::Budget { budget: 5000, smallest, scratch } = error else {
+            panic!("{error}");
+        };
+        let text = error.to_string();
+        assert!(text.contains("5000") && text.contains(&smallest.to_string()), "{text}");
+        assert_eq!(scratch, npu::scratch_bytes(&stores[..count], 1));
+        let below = npu::open(&bench.device, &stores[..count], &setup(smallest - 4096));
+        assert!(matches!(below, Err(Error::Budget { .. })), "{count} {policy:?}");
+        for budget in [smallest, store.bytes() * count as u64 + (256 << 20)] {
+            let opened = npu::open(&bench.device, &stores[..count], &setup(budget)).unwrap();
+            let blocks = opened.notes.iter().any(|n| matches!(n, Note::Blocks { .. }));
+            assert_eq!(blocks, opened.rows < 256);
+            assert_eq!(blocks, budget == smallest);
+            let domain = opened.cache.backend().domains()[0].clone();
+            let limits = opened.limits(0, Precision::Int8).unwrap();
+            let scratch = Matmul::int8(&domain, &bench.cores, limits).unwrap();
+            for model in 0..count {
+                for part in &opened.models[model].parts {
+                    opened.cache.acquire(part.weight).unwrap();
+                }
+            }
+            assert!(domain.stats().peak <= opened.bytes && opened.bytes <= budget);
+            drop(scratch);
+        }
+    }
+}
+
+#[test]
+fn without_domains_everything_goes_through_one_window() {
+    use rknpu::{Domains, sim};
+    let real = Bench::new();
+    let path = real.model();
+    let store = Arc::new(Store::from_model(open(&path), Tier::Int8).unwrap());
+    let head = store.items().last().unwrap().bytes();
+    let scratch = npu::scratch_bytes(std::slice::from_ref(&store), ROWS as u32);
+    // The window holds the layer, or the head, but not both.
+    let window = head.max(store.bytes() - head) + scratch;
+    let setup = Setup { rows: ROWS as u32, window, ..Setup::new(1 << 30) };
+    let several = npu::open(&real.device, std::slice::from_ref(&store), &setup).unwrap();
+    assert!(several.cache.backend().domains().len() > 1 && several.notes.is_empty());
+    let wanted = pass(&real, &several, 0, store.items());
+    let configs = [
+        (sim::Config { domains: sim::config::Domains::Stub, ..Default::default() }, Domains::Stub),
+        (sim::Config { iommu: false, ..Default::default() }, Domains::None),
+        (
+            sim::Config { version: sim::config::Version::V0_9_7, ..Default::default() },
+            Domains::None,
+        ),
+    ];
+    for (config, domains) in configs {
+        let device = Device::simulated(config).unwrap();
+        let bench =
+            Bench { cores: device.cores().unwrap(), device, folder: tempfile::tempdir().unwrap() };
+        let opened = npu::open(&bench.device, std::slice::from_ref(&store), &setup).unwrap();
+        assert_eq!(opened.notes, [Note::OneWindow { domains, window }]);
+        assert!(opened.notes[0].to_string().contains("one window of"));
+        assert_eq!(opened.cache.backend().domains().len(), 1);
+        assert!(!opened.models[0].streamed.is_empty(), "one window does not hold all");
+        assert_eq!(pass(&bench, &opened, 0, store.items()), wanted);
+        assert!(opened.cache.backend().domains()[0].stats().peak <= window);
+        assert!(bench.device.health().is_good(), "{}", bench.device.health());
+    }
+}
+
+#[test]
+fn a_finished_pack_serves_and_columns_are_cut_out_of_compact_forms() {
+    let bench = Bench::new();
+    let model = open(&bench.model());
+    let writer = PackWriter::create(bench.pack_path(), None, WriterOptions::default()).unwrap();
+    let store = Store::building(model, Tier::Int8, writer).unwrap();
+    let whole = store.items()[0].layout;
+    let mut all = vec![0; whole.bytes() as usize];
+    store.load(0, 0, &whole, &mut all).unwrap();
+    assert!(store.is_building() && store.finish_if_whole().unwrap().is_none());
+    for (item, i) in store.items().iter().enumerate() {
+        store.load(item, 0, &i.layout, &mut vec![0; i.bytes() as usize]).unwrap();
+    }
+    assert_eq!(store.finish_if_whole().unwrap().unwrap().weights as usize, store.items().len());
+    let (packed, mut again) = (store.given().packed, vec![1; all.len()]);
+    store.load(0, 0, &whole, &mut again).unwrap();
+    assert_eq!((store.given(), store.is_building()), (npu::Given { loaded: 1, packed }, false));
+    assert!(again == all);
+    let small = Store::from_pack(bench.pack()).head(1);
+    assert_eq!(small.items().len(), 1);
+
+    // The same weight in a compact form: a part of it is what the whole has there.
+    let path = bench.folder.path().join("compact.orkpack");
+    let tiers = TierChoice::fixed(Tier::O4n1);
+    let options = Options { tiers, ..Options::default() };
+    convert(&open(&bench.model()), &path, &options, |_| ()).unwrap();
+    let store = Store::from_pack(Pack::open_with(&path, Access::Pread).unwrap());
+    let whole = store.items()[0].layout;
+    let part = rknpu::Layout::new(whole.k(), 64, whole.precision()).unwrap();
+    let mut all = vec![0; whole.bytes() as usize];
+    let mut some = vec![1; part.bytes() as usize];
+    store.load(0, 0, &whole, &mut all).unwrap();
+    store.load(0, 64, &part, &mut some).unwrap();
+    let codes = |layout, bytes: &[u8]| ork_weights::reference::codes(layout, bytes).unwrap();
+    let k = whole.k() as usize;
+    assert!(codes(&part, &some) == codes(&whole, &all)[64 * k..128 * k]);
 }

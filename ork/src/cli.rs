@@ -79,7 +79,7 @@ pub struct DemoArgs {
     /// Bytes of packed weights of the model that is made.
     #[arg(long, value_name = "SIZE", default_value = "100MiB", conflicts_with = "model")]
     pub size: Size,
-    /// Device memory for weights; by default 40 % of the packed weights.
+    /// Device memory for weights and scratch; by default 40 % of the packed weights, and scratch.
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<Size>,
     /// Rows of activations in each matmul.
@@ -213,7 +213,7 @@ pub struct UpgradeArgs {
 pub struct StreamArgs {
     /// A pack, or a model that is packed while it runs.
     pub file: PathBuf,
-    /// Device memory for weights; by default ORK_WCACHE_BUDGET_MB, or 3072 MiB.
+    /// Device memory for weights and scratch; by default ORK_WCACHE_BUDGET_MB, or 3072 MiB.
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<Size>,
     /// Rows of activations in each matmul.

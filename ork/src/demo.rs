@@ -1,20 +1,21 @@
 //! One model run in several ways, whose results must not differ by a bit.
 
 use std::path::{Path, PathBuf};
+use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ork_cache::npu::{self, Store};
 use ork_weights::model::{Model, OpenOptions};
 use ork_weights::pack::{PackWriter, WriterOptions};
 use rknpu::Device;
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::input::{open_model, open_pack};
+use crate::input::{model_store, open_model, open_pack};
 use crate::memory::{self, PeakRss};
 use crate::output::Progress;
 use crate::run::pass::{Session, Settings};
-use crate::run::source::Source;
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -23,7 +24,7 @@ pub struct Scenario {
     pub model: PathBuf,
     /// Where the pack is made.
     pub folder: PathBuf,
-    /// Device memory for weights; `None` takes 40 % of the packed weights.
+    /// Device memory for weights and scratch; `None` takes 40 % of the packed weights, and scratch.
     pub budget: Option<u64>,
     /// Rows of activations.
     pub rows: u32,
@@ -52,7 +53,7 @@ pub enum Way {
 pub struct Row {
     /// Which.
     pub way: Way,
-    /// Device memory that weights were allowed.
+    /// Device memory that weights and scratch were allowed, or could need where that is less.
     pub budget: u64,
     /// All passes.
     pub wall: Duration,
@@ -113,7 +114,8 @@ pub fn run(device: &Device, scenario: &Scenario) -> Result<Outcome> {
     let identity = first.identity(false).map_err(Error::input(&scenario.model))?;
     let resident = Arc::new(source(&scenario.model, first, None)?);
     let total = resident.bytes();
-    let budget = scenario.budget.unwrap_or(total / 5 * 2);
+    let scratch = npu::scratch_bytes(slice::from_ref(&resident), scenario.rows);
+    let budget = scenario.budget.unwrap_or(total / 5 * 2 + scratch);
     let mut outcome = Outcome {
         weights,
         packed_bytes: total,
@@ -126,7 +128,7 @@ pub fn run(device: &Device, scenario: &Scenario) -> Result<Outcome> {
     let runner = Runner { device, scenario, progress };
 
     if outcome.resident_left_out.is_none() {
-        outcome.rows.push(runner.run(Way::Resident, &[resident], total, false)?);
+        outcome.rows.push(runner.run(Way::Resident, &[resident], u64::MAX, false)?);
     }
     let pack = scenario.folder.join("demo.orkpack");
     let options = WriterOptions { expected: Some(weights as u32), ..WriterOptions::default() };
@@ -134,10 +136,10 @@ pub fn run(device: &Device, scenario: &Scenario) -> Result<Outcome> {
     let converting = Arc::new(source(&scenario.model, open(&scenario.model)?, Some(writer))?);
     outcome.rows.push(runner.run(Way::Convert, &[converting], budget, false)?);
 
-    let packed = || Ok::<_, Error>(Arc::new(Source::pack(open_pack(&pack)?)));
+    let packed = || Ok::<_, Error>(Arc::new(Store::from_pack(open_pack(&pack)?)));
     outcome.rows.push(runner.run(Way::Reload, &[packed()?], budget, false)?);
     outcome.rows.push(runner.run(Way::Prefetch, &[packed()?], budget, true)?);
-    let draft = Source::pack(open_pack(&pack)?).head(budget / 4);
+    let draft = Store::from_pack(open_pack(&pack)?).head(budget / 4);
     outcome.rows.push(runner.run(Way::TwoModels, &[Arc::new(draft), packed()?], budget, true)?);
     Ok(outcome)
 }
@@ -150,7 +152,7 @@ struct Runner<'a> {
 
 impl Runner<'_> {
     /// Runs all passes; of several models in turn, and the row is about the last.
-    fn run(&self, way: Way, sources: &[Arc<Source>], budget: u64, prefetch: bool) -> Result<Row> {
+    fn run(&self, way: Way, sources: &[Arc<Store>], budget: u64, prefetch: bool) -> Result<Row> {
         let settings = Settings {
             title: format!("demo, {way:?}"),
             budget,
@@ -175,12 +177,12 @@ impl Runner<'_> {
         let stats = session.stats();
         Ok(Row {
             way,
-            budget,
+            budget: session.bytes().min(budget),
             wall: start.elapsed(),
             first_pass,
             first_loads,
-            loaded: sources.iter().map(|source| source.loaded()).sum(),
-            packed: sources.iter().map(|source| source.packed()).sum(),
+            loaded: sources.iter().map(|source| source.given().loaded).sum(),
+            packed: sources.iter().map(|source| source.given().packed).sum(),
             evicted: stats.evictions,
             peak_window: session.peak_window(),
             peak_weights: stats.bytes_peak,
@@ -194,8 +196,8 @@ fn open(path: &Path) -> Result<Model> {
     open_model(path, &OpenOptions::default())
 }
 
-fn source(path: &Path, model: Model, building: Option<PackWriter>) -> Result<Source> {
-    Source::model(model, building, true).map_err(Error::input(path))
+fn source(path: &Path, model: Model, building: Option<PackWriter>) -> Result<Store> {
+    Ok(model_store(model, building).map_err(Error::input(path))?.evict_source(true))
 }
 
 /// Why a resident run of `total` bytes is not possible; `None` when it is.

@@ -45,16 +45,16 @@ pub enum Error {
     },
     /// The weight cache could not do what the command needs.
     #[error(transparent)]
-    Cache(#[from] ork_cache::Error),
+    Cache(ork_cache::Error),
     /// The NPU, or its driver, could not do it.
     #[error(transparent)]
     Device(#[from] rknpu::Error),
-    /// A weight could not be had.
+    /// A weight's content is not what its layout says.
     #[error("a weight cannot be read")]
     Source(#[source] ork_cache::Cause),
-    /// A pack could not be finished.
-    #[error("the pack cannot be finished")]
-    Pack(#[source] ork_weights::pack::PackError),
+    /// A weight could not be had, or the pack that is built of them not be finished.
+    #[error(transparent)]
+    Store(#[from] ork_cache::npu::StoreError),
     /// The system has no thread left.
     #[error("a thread cannot be started")]
     Thread(#[source] std::io::Error),
@@ -74,15 +74,6 @@ impl Error {
         move |source| Error::Input { path: path.into(), source: source.into() }
     }
 
-    /// A budget that cannot work, and the least that does.
-    pub(crate) fn too_small(budget: u64, needed: u64) -> Error {
-        Error::Usage(format!(
-            "a budget of {} ({budget} bytes) is too small: {} ({needed} bytes) is the least that works here; raise --budget",
-            Size(budget),
-            Size(needed)
-        ))
-    }
-
     /// The process's exit code; `ork --help` lists them.
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -91,7 +82,7 @@ impl Error {
             Error::File { .. }
             | Error::Input { .. }
             | Error::Source(_)
-            | Error::Pack(_)
+            | Error::Store(_)
             | Error::Output(_) => 3,
             Error::Cache(ork_cache::Error::Load { cause, .. }) if is_about_a_file(&**cause) => 3,
             Error::Cache(_) | Error::Device(_) | Error::Thread(_) => 4,
@@ -99,9 +90,22 @@ impl Error {
     }
 }
 
+impl From<ork_cache::Error> for Error {
+    fn from(error: ork_cache::Error) -> Error {
+        let ork_cache::Error::Budget { budget, smallest, .. } = error else {
+            return Error::Cache(error);
+        };
+        Error::Usage(format!(
+            "a budget of {} ({budget} bytes) is too small: {} ({smallest} bytes) is the least that works here, scratch included; raise --budget",
+            Size(budget),
+            Size(smallest)
+        ))
+    }
+}
+
 /// Whether a load failed for its file rather than for the device.
 fn is_about_a_file(cause: &(dyn StdError + Send + Sync + 'static)) -> bool {
-    cause.is::<ork_weights::pack::PackError>() || cause.is::<ork_weights::model::ModelError>()
+    cause.is::<ork_cache::npu::StoreError>()
 }
 
 /// The error and its causes, each once, joined by colons: many causes repeat their source's text.
@@ -123,6 +127,7 @@ mod tests {
     use std::sync::Arc;
 
     use ork_cache::WeightId;
+    use ork_cache::npu::StoreError;
     use ork_weights::pack::PackError;
 
     use super::*;
@@ -142,7 +147,7 @@ mod tests {
         let load = |cause: ork_cache::Cause| {
             Error::Cache(ork_cache::Error::Load { weight: WeightId(0), cause }).exit_code()
         };
-        assert_eq!(load(Arc::new(PackError::NoMagic { bytes: 7 })), 3);
+        assert_eq!(load(Arc::new(StoreError::Pack(PackError::NoMagic { bytes: 7 }))), 3);
         assert_eq!(load(Arc::new(std::io::Error::other("driver"))), 4);
         assert_eq!(Error::Check(String::new()).exit_code(), 1);
         assert_eq!(Error::Leak(String::new()).exit_code(), 2);

@@ -4,8 +4,10 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
+use ork_cache::npu::{Store, StoreError};
 use ork_weights::model::{Model, OpenOptions};
-use ork_weights::pack::{Access, Freshness, Pack, PackFile, Source};
+use ork_weights::pack::{Access, Freshness, Pack, PackFile, PackWriter, Source};
+use ork_weights::quantise::Tier;
 
 use crate::error::{Error, Result};
 use crate::output::Report;
@@ -35,6 +37,15 @@ impl Input {
 /// Opens a model.
 pub(crate) fn open_model(path: &Path, options: &OpenOptions) -> Result<Model> {
     Model::open(path, options).map_err(Error::input(path))
+}
+
+/// The weights of a model, quantised to int8 as they are needed, and added to a pack if one is being
+/// built.
+pub(crate) fn model_store(model: Model, building: Option<PackWriter>) -> Result<Store, StoreError> {
+    match building {
+        Some(writer) => Store::building(model, Tier::Int8, writer),
+        None => Store::from_model(model, Tier::Int8),
+    }
 }
 
 /// Opens a pack. By position, not by mapping: nothing here knows who else writes to a user's file,

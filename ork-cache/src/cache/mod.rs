@@ -203,6 +203,11 @@ impl<B: Backend> Cache<B> {
         }
     }
 
+    /// What it may hold.
+    pub fn limits(&self) -> Limits {
+        lock(&self.shared.state).core.limits().clone()
+    }
+
     /// Bytes of device memory that exist in `domain`; 0 for an unknown one.
     pub fn used(&self, domain: DomainId) -> u64 {
         lock(&self.shared.state).core.used(domain)

@@ -1,58 +1,66 @@
 //! The cache on a device: buffers in IOMMU domains, filled from packs and models.
 
+mod attach;
 mod columns;
+mod placement;
 mod store;
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
 use rknpu::{Buffer, Domain, Host, Layout, WeightRef, buffer::Device};
 
+pub use attach::{Opened, attach, attach_on_demand, cache_on_demand, open, open_planned};
+pub use placement::{Note, Setup, scratch_bytes};
 pub use store::{Given, Store, StoreError};
 
 use crate::backend::Backend;
-use crate::cache::{Cache, Pinned};
-use crate::config::PolicyKind;
-use crate::core::{Home, Limits, WeightSpec};
+use crate::cache::Pinned;
 use crate::error::{Cause, Error, Result};
-use crate::ids::{ClassId, DomainId, WeightId};
-use crate::plan::{Applied, Item, Plan};
-use crate::policy::{Lfu, Lru, NextUse, PinnedRing, Policy, S3Fifo};
+use crate::ids::{DomainId, WeightId};
+use crate::prefetch::WORKER;
+use crate::trace::Recorder;
+
+/// Track of loads by a prefetcher.
+pub const PREFETCH: &str = "prefetch";
+/// Track of loads by a use that had to wait for its weight.
+pub const DEMAND: &str = "loads on demand";
+/// Counter of bytes mapped for weights and scratch.
+pub const MEMORY: &str = "device memory";
 
 /// Domains of one device, and where the weights of each attached model come from.
 ///
 /// ```
 /// use std::sync::Arc;
 ///
-/// use ork_cache::npu::{self, Store};
-/// use ork_cache::plan::{Board, Plan};
+/// use ork_cache::npu::{self, Setup, Store};
 /// use ork_weights::pack::{Access, Dtype, Pack, PackWriter, WriterOptions};
 ///
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("small.orkpack");
 /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-/// # for layer in 0..6 {
+/// # for layer in 0..64 {
 /// #     let name = format!("blk.{layer}.ffn_up.weight");
 /// #     writer.add(&name, 64, 64, Dtype::Int8, &[layer as u8; 4096], &[0.5; 64])?;
 /// # }
 /// # writer.finish()?;
-/// // A pack of six weights of 4 KiB, and room for five: one stays, four slots are the ring.
+/// // A pack of 64 weights of 4 KiB, through a budget of half as much, scratch included.
 /// let store = Arc::new(Store::from_pack(Pack::open_with(&path, Access::Pread)?));
-/// let items = store.items();
-/// let plan = Plan::new("small", &items, &Board::single_window(5 * 4096))?;
-///
 /// let device = rknpu::Device::simulated(Default::default())?;
-/// let (cache, applied) = npu::open(vec![device.new_domain()?], &[(&store, &plan)])?;
-/// let mut matmul = rknpu::Matmul::int8(
-///     &cache.backend().domains()[0],
-///     &device.cores()?,
-///     rknpu::MatmulLimits { rows: 4, k: 64, n: 64 },
-/// )?;
+/// let setup = Setup { rows: 4, ..Setup::new(128 << 10) };
+/// let opened = npu::open(&device, &[store], &setup)?;
+/// let (cache, model) = (&opened.cache, &opened.models[0]);
+///
+/// let domain = &cache.backend().domains()[0];
+/// let limits = opened.limits(0, rknpu::Precision::Int8).expect("there are int8 weights");
+/// let mut matmul = rknpu::Matmul::int8(domain, &device.cores()?, limits)?;
 /// let mut out = vec![0; 4 * 64];
-/// for part in &applied[0].parts {
+/// for part in &model.parts {
 ///     let pinned = cache.acquire(part.weight)?;
 ///     matmul.run(&pinned.weight_ref()?, &[1; 4 * 64], &mut out)?;
 ///     assert_eq!(out[0], 64 * part.item as i32);
 /// }
+/// assert!(domain.stats().peak <= setup.budget);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -61,6 +69,7 @@ pub struct Npu {
     origins: RwLock<Vec<Option<Origin>>>,
     /// Held while ids are given out, so that ids and origins agree.
     attaching: Mutex<()>,
+    recorder: Option<Arc<Recorder>>,
 }
 
 /// Where one weight of the cache comes from.
@@ -100,7 +109,14 @@ struct NoOrigin(WeightId);
 impl Npu {
     /// Over `domains`, which the cache numbers in this order.
     pub fn new(domains: Vec<Domain>) -> Npu {
-        Npu { domains, origins: RwLock::default(), attaching: Mutex::default() }
+        let (origins, attaching) = (RwLock::default(), Mutex::default());
+        Npu { domains, origins, attaching, recorder: None }
+    }
+
+    /// Records every load ([`PREFETCH`], [`DEMAND`]) and the memory that is mapped ([`MEMORY`]).
+    pub fn with_recorder(mut self, recorder: Option<Arc<Recorder>>) -> Npu {
+        self.recorder = recorder;
+        self
     }
 
     /// The domains.
@@ -127,6 +143,21 @@ impl Npu {
         }
         origins[weight.index()] = Some(origin);
     }
+
+    fn record_load(&self, store: &Store, item: usize, since: Duration) {
+        let Some(recorder) = &self.recorder else { return };
+        let ahead = std::thread::current().name() == Some(WORKER);
+        let track = recorder.track(if ahead { PREFETCH } else { DEMAND });
+        let name = store.items().get(item).map_or("", |item| &item.name);
+        recorder.span(track, name, since, recorder.now().saturating_sub(since));
+    }
+
+    fn record_memory(&self) {
+        if let Some(recorder) = &self.recorder {
+            let used = self.domains.iter().map(|domain| domain.stats().used).sum();
+            recorder.counter(MEMORY, recorder.now(), used);
+        }
+    }
 }
 
 fn cause(error: impl std::error::Error + Send + Sync + 'static) -> Cause {
@@ -139,6 +170,7 @@ impl Backend for Npu {
     fn create(&self, domain: DomainId, bytes: u64) -> std::result::Result<NpuBuffer, Cause> {
         let len = usize::try_from(bytes).map_err(cause)?;
         let buffer = self.domain(domain)?.alloc(len).map_err(cause)?;
+        self.record_memory();
         Ok(NpuBuffer { state: State::Host(buffer), layout: None })
     }
 
@@ -151,7 +183,9 @@ impl Backend for Npu {
             State::Gone => return Err(cause(Lost)),
         };
         let Origin { store, item, column, layout } = origin;
+        let since = self.recorder.as_ref().map_or(Duration::ZERO, |recorder| recorder.now());
         let loaded = store.load(item, column, &layout, host.as_mut_slice());
+        self.record_load(&store, item, since);
         buffer.state = State::Host(host);
         loaded.map_err(cause)?;
         buffer.layout = Some(layout);
@@ -191,6 +225,7 @@ impl Backend for Npu {
         let before = domain.device().health().leaked_bytes;
         drop(buffer);
         drop(active);
+        self.record_memory();
         let leaked = domain.device().health().leaked_bytes > before;
         if leaked { Err(cause(Lost)) } else { Ok(()) }
     }
@@ -216,97 +251,4 @@ impl Pinned<Npu> {
             _ => Err(lost(cause(Lost))),
         }
     }
-}
-
-/// A cache for one or more models, each where its plan puts it, all in the same `domains`: budgets
-/// add up, domains are shared, and a prefetch of one model never disturbs a pass of another. Loads
-/// nothing.
-///
-/// # Errors
-/// A plan with more domains than are given, or a device that refuses the slots.
-pub fn open(
-    domains: Vec<Domain>,
-    models: &[(&Arc<Store>, &Plan)],
-) -> Result<(Cache<Npu>, Vec<Applied>)> {
-    let mut limits = Limits { total: 0, domains: vec![0; domains.len()] };
-    let (mut kept, mut weights, mut classes) = (Vec::new(), 0, 0);
-    for (store, plan) in models {
-        let own = plan.limits();
-        let known = domains.len();
-        if own.domains.len() > known {
-            let domain = DomainId(known as u8);
-            return Err(Error::UnknownDomain { domain, known });
-        }
-        limits.total = limits.total.saturating_add(own.total);
-        for (sum, bytes) in limits.domains.iter_mut().zip(own.domains) {
-            *sum = sum.saturating_add(bytes);
-        }
-        let ids: Vec<ClassId> =
-            (0..plan.classes.len() as u32).map(|c| ClassId(classes + c)).collect();
-        let expanded = plan.expand(&store.items(), WeightId(weights), &ids);
-        kept.extend(expanded.kept);
-        weights += expanded.parts.len() as u32;
-        classes += ids.len() as u32;
-    }
-    let cache = Cache::new(Npu::new(domains), limits, Box::new(PinnedRing::new(&kept)));
-    let applied = models.iter().map(|(store, plan)| attach(&cache, store, plan));
-    let applied = applied.collect::<Result<_>>()?;
-    Ok((cache, applied))
-}
-
-/// Attaches the weights of `store` where `plan` puts them and creates the plan's slots. The plan
-/// must have been made of [`Store::items`]. Loads nothing.
-///
-/// # Errors
-/// What does not fit into the cache, or a device that refuses the slots.
-pub fn attach(cache: &Cache<Npu>, store: &Arc<Store>, plan: &Plan) -> Result<Applied> {
-    let npu = cache.backend();
-    let _ids = npu.attaching.lock().unwrap_or_else(PoisonError::into_inner);
-    let applied = plan.apply(&store.items(), cache)?;
-    for part in &applied.parts {
-        let (item, column, layout) = (part.item, part.column, part.layout);
-        npu.register(part.weight, Origin { store: store.clone(), item, column, layout });
-    }
-    Ok(applied)
-}
-
-/// Attaches the weights of `store` to `domain` without a plan: each has a buffer of its own and
-/// leaves when the policy says so. The ids follow each other from the returned one.
-///
-/// # Errors
-/// A weight larger than the budget: both numbers.
-pub fn attach_on_demand(
-    cache: &Cache<Npu>,
-    store: &Arc<Store>,
-    domain: DomainId,
-) -> Result<WeightId> {
-    let npu = cache.backend();
-    let _ids = npu.attaching.lock().unwrap_or_else(PoisonError::into_inner);
-    let items = store.items();
-    let spec = |i: &Item| WeightSpec { bytes: i.bytes(), domain, home: Home::Own };
-    let first = cache.attach(&items.iter().map(spec).collect::<Vec<_>>())?;
-    for (item, Item { layout, .. }) in items.iter().enumerate() {
-        let origin = Origin { store: store.clone(), item, column: 0, layout: *layout };
-        npu.register(WeightId(first.0 + item as u32), origin);
-    }
-    Ok(first)
-}
-
-/// A cache of `budget` bytes in one domain for [`attach_on_demand`]; `weights` is how many one
-/// model has, for the policies that know its order.
-pub fn cache_on_demand(
-    domain: Domain,
-    budget: u64,
-    policy: PolicyKind,
-    weights: usize,
-) -> Cache<Npu> {
-    let order: Vec<WeightId> = (0..weights as u32).map(WeightId).collect();
-    let policy: Box<dyn Policy> = match policy {
-        // Without a plan nothing is pinned by name; on a known order this is the same optimum.
-        PolicyKind::PinnedRing | PolicyKind::NextUse => Box::new(NextUse::cyclic(&order)),
-        PolicyKind::Lru => Box::new(Lru::new()),
-        PolicyKind::Lfu => Box::new(Lfu::new(weights.saturating_mul(4).min(1 << 20) as u32)),
-        PolicyKind::S3Fifo => Box::new(S3Fifo::new()),
-    };
-    Cache::new(Npu::new(vec![domain]), Limits::single(budget), policy)
 }

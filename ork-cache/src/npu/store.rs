@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use ork_weights::model::{Model, ModelError};
-use ork_weights::pack::{Dtype, Pack, PackError, PackFile, PackWriter, Source, Summary};
+use ork_weights::pack::{
+    Access, Dtype, Entry, Pack, PackError, PackFile, PackWriter, Source, Summary,
+};
 use ork_weights::quantise::{QuantiseError, Tier};
 use rknpu_sys::layout::Layout;
 use rustix::fs::{Advice, fadvise};
@@ -19,7 +21,9 @@ use crate::plan::Item;
 /// a model it is an error. Wrong weights are never the answer.
 #[derive(Debug)]
 pub struct Store {
-    items: Vec<Expected>,
+    items: Vec<Item>,
+    /// Of each item.
+    forms: Vec<Form>,
     pack: Option<Pack<PackFile>>,
     origin: Option<Origin>,
     drop_behind: bool,
@@ -27,11 +31,18 @@ pub struct Store {
     packed: AtomicU64,
 }
 
+/// What an item is stored as.
 #[derive(Debug)]
-struct Expected {
-    item: Item,
+struct Form {
     dtype: Dtype,
     scales: OnceLock<Box<[f32]>>,
+}
+
+/// What a load needs to know about an item.
+#[derive(Clone, Copy, Debug)]
+struct Expected<'a> {
+    item: &'a Item,
+    form: &'a Form,
 }
 
 #[derive(Debug)]
@@ -40,6 +51,8 @@ struct Origin {
     tier: Tier,
     /// The pack that is being built.
     writer: Mutex<Option<PackWriter>>,
+    /// The pack that was built, once it is whole.
+    built: OnceLock<Pack<PackFile>>,
     evict: bool,
 }
 
@@ -71,18 +84,6 @@ pub enum StoreError {
         dtype: Dtype,
         /// What stands under the name instead.
         found: String,
-    },
-    /// Only whole weights of this form can be loaded.
-    #[error(
-        "{name:?} is stored as {dtype}, which is inflated as a whole: give it a slot of {bytes} bytes"
-    )]
-    Parts {
-        /// Name.
-        name: Box<str>,
-        /// Storage form.
-        dtype: Dtype,
-        /// Bytes of the whole weight on the device.
-        bytes: u64,
     },
     /// The buffer does not have the bytes of the layout.
     #[error("{name:?} needs {need} bytes, the slot has {have}")]
@@ -125,13 +126,9 @@ pub struct Given {
 impl Store {
     /// The weights of a pack, in the order of its file.
     pub fn from_pack(pack: Pack<PackFile>) -> Store {
-        let expected = |e: &ork_weights::pack::Entry| Expected {
-            item: Item::new(e.name.clone(), e.layout()),
-            dtype: e.dtype,
-            scales: OnceLock::new(),
-        };
-        let items = pack.entries().iter().map(expected).collect();
-        Store { items, pack: Some(pack), ..Store::empty() }
+        let items = pack.entries().iter().map(|e| Item::new(e.name.clone(), e.layout())).collect();
+        let forms = pack.entries().iter().map(|e| Form::new(e.dtype)).collect();
+        Store { items, forms, pack: Some(pack), ..Store::empty() }
     }
 
     /// The weights of a model, quantised at every load.
@@ -143,7 +140,9 @@ impl Store {
     }
 
     /// The weights of a model, each added to the pack that is being built when it is first loaded.
-    /// [`Store::finish`] completes the pack.
+    /// [`Store::finish`] completes the pack, from which they are read afterwards.
+    ///
+    /// Weights stand in the pack in the order in which they were first loaded: load in order of use.
     ///
     /// # Errors
     /// As [`Store::from_model`].
@@ -179,17 +178,18 @@ impl Store {
             let layout = tier.layout(weight.k, weight.n);
             let layout =
                 layout.map_err(|source| StoreError::Tier { name: weight.name.clone(), source })?;
-            let item = Item::new(weight.name.clone(), layout);
-            items.push(Expected { item, dtype, scales: OnceLock::new() });
+            items.push(Item::new(weight.name.clone(), layout));
         }
-        let writer = Mutex::new(writer);
-        let origin = Some(Origin { model, tier, writer, evict: false });
-        Ok(Store { items, pack, origin, ..Store::empty() })
+        let forms = items.iter().map(|_| Form::new(dtype)).collect();
+        let (writer, built) = (Mutex::new(writer), OnceLock::new());
+        let origin = Some(Origin { model, tier, writer, built, evict: false });
+        Ok(Store { items, forms, pack, origin, ..Store::empty() })
     }
 
     fn empty() -> Store {
         Store {
             items: Vec::new(),
+            forms: Vec::new(),
             pack: None,
             origin: None,
             drop_behind: false,
@@ -214,9 +214,29 @@ impl Store {
         self
     }
 
+    /// The first weights only, as many as take no more than `bytes` on the device, and one at least: a
+    /// small model to try things with beside the whole one.
+    pub fn head(mut self, bytes: u64) -> Store {
+        let mut left = bytes;
+        let fitting = self.items.iter().take_while(|item| {
+            let fits = item.bytes() <= left;
+            left = left.saturating_sub(item.bytes());
+            fits
+        });
+        let count = fitting.count().max(1);
+        self.items.truncate(count);
+        self.forms.truncate(count);
+        self
+    }
+
     /// The weights, in order of use: what is planned.
-    pub fn items(&self) -> Vec<Item> {
-        self.items.iter().map(|e| e.item.clone()).collect()
+    pub fn items(&self) -> &[Item] {
+        &self.items
+    }
+
+    /// Bytes of all weights on the device.
+    pub fn bytes(&self) -> u64 {
+        self.items.iter().map(Item::bytes).sum()
     }
 
     /// Weights given out so far.
@@ -242,38 +262,34 @@ impl Store {
             let (need, have) = (layout.bytes(), out.len() as u64);
             return Err(StoreError::Length { name: expected.item.name.clone(), need, have });
         };
-        let whole = *layout == expected.item.layout;
         match self.in_pack(expected) {
             Ok((pack, entry)) => {
-                if whole {
+                let whole = &expected.item.layout;
+                if layout == whole {
                     pack.load_into(entry, out)?;
                 } else if entry.dtype.is_plain() {
                     pack.source().check()?;
                     let start = entry.blob_range().start;
-                    copy_columns(&entry.layout(), column, layout, out, |at, to| {
+                    copy_columns(whole, column, layout, out, |at, to| {
                         pack.source().read_at(start + at, to)
                     })?;
                 } else {
-                    let (name, bytes) = (entry.name.clone(), entry.layout().bytes());
-                    return Err(StoreError::Parts { name, dtype: entry.dtype, bytes });
+                    // Compact forms are inflated as a whole.
+                    cut(whole, column, layout, out, |all| Ok(pack.load_into(entry, all)?))?;
                 }
                 self.loaded.fetch_add(1, Ordering::Relaxed);
                 if self.drop_behind {
-                    self.advise(entry, Advice::DontNeed);
+                    advise(pack, entry, Advice::DontNeed);
                 }
                 Ok(())
             }
             Err(not_in_pack) => {
                 let Some(origin) = &self.origin else { return Err(not_in_pack) };
-                if whole {
+                if *layout == expected.item.layout {
                     return self.quantise(origin, item, expected, out);
                 }
-                let mut all = vec![0; expected.item.layout.bytes() as usize];
-                self.quantise(origin, item, expected, &mut all)?;
-                copy_columns(&expected.item.layout, column, layout, out, |at, to| {
-                    to.copy_from_slice(&all[at as usize..at as usize + to.len()]);
-                    Ok::<(), StoreError>(())
-                })
+                let quantise = |all: &mut [u8]| self.quantise(origin, item, expected, all);
+                cut(&expected.item.layout, column, layout, out, quantise)
             }
         }
     }
@@ -284,7 +300,7 @@ impl Store {
     /// As [`Store::load`].
     pub fn scales(&self, item: usize) -> Result<&[f32], StoreError> {
         let expected = self.expected(item)?;
-        if let Some(scales) = expected.scales.get() {
+        if let Some(scales) = expected.form.scales.get() {
             return Ok(scales);
         }
         let scales = match self.in_pack(expected) {
@@ -293,59 +309,76 @@ impl Store {
                 let Some(origin) = &self.origin else { return Err(not_in_pack) };
                 let mut all = vec![0; expected.item.layout.bytes() as usize];
                 self.quantise(origin, item, expected, &mut all)?;
-                return Ok(expected.scales.get().map_or(&[], |s| s));
+                return Ok(expected.form.scales.get().map_or(&[], |s| s));
             }
         };
-        Ok(expected.scales.get_or_init(|| scales.into()))
+        Ok(expected.form.scales.get_or_init(|| scales.into()))
     }
 
     /// Tells the system that a weight will be read soon.
     pub(super) fn will_need(&self, item: usize) {
         let Ok(expected) = self.expected(item) else { return };
-        if let Ok((_, entry)) = self.in_pack(expected) {
-            self.advise(entry, Advice::WillNeed);
+        if let Ok((pack, entry)) = self.in_pack(expected) {
+            advise(pack, entry, Advice::WillNeed);
         }
+    }
+
+    /// Whether a pack is being built: weights should then be loaded in order of use.
+    pub fn is_building(&self) -> bool {
+        self.origin.as_ref().is_some_and(|origin| origin.writer().is_some())
     }
 
     /// Completes the pack that was being built: weights never used are quantised now. `None` when
-    /// none was being built.
+    /// none was being built. From now on weights are read from it.
     ///
     /// # Errors
-    /// The model's or the writer's; nothing then stands under the pack's name that did not before.
+    /// The model's or the writer's; nothing then stands under the pack's name that did not before, and
+    /// the model serves on.
     pub fn finish(&self) -> Result<Option<Summary>, StoreError> {
         let Some(origin) = &self.origin else { return Ok(None) };
         let mut buffer = Vec::new();
-        for (i, expected) in self.items.iter().enumerate() {
-            let missing = |w: &PackWriter| !w.contains(&expected.item.name);
+        for (i, (item, form)) in self.items.iter().zip(&self.forms).enumerate() {
+            let missing = |w: &PackWriter| !w.contains(&item.name);
             if origin.writer().as_ref().is_some_and(missing) {
-                buffer.resize(expected.item.layout.bytes() as usize, 0);
-                self.quantise(origin, i, expected, &mut buffer)?;
+                buffer.resize(item.layout.bytes() as usize, 0);
+                self.quantise(origin, i, Expected { item, form }, &mut buffer)?;
             }
         }
         let writer = origin.writer().take();
-        Ok(writer.map(PackWriter::finish).transpose()?)
+        writer.map(|writer| origin.complete(writer)).transpose()
     }
 
-    fn expected(&self, item: usize) -> Result<&Expected, StoreError> {
+    /// As [`Store::finish`], but only when every weight has been used; `None` when not. For the end of
+    /// a pass.
+    ///
+    /// # Errors
+    /// As [`Store::finish`].
+    pub fn finish_if_whole(&self) -> Result<Option<Summary>, StoreError> {
+        let Some(origin) = &self.origin else { return Ok(None) };
+        let writer = origin.writer().take_if(|writer| writer.len() >= self.items.len());
+        writer.map(|writer| origin.complete(writer)).transpose()
+    }
+
+    fn expected(&self, item: usize) -> Result<Expected<'_>, StoreError> {
         let known = self.items.len();
-        self.items.get(item).ok_or(StoreError::Unknown { item, known })
+        let both = self.items.get(item).zip(self.forms.get(item));
+        let (item, form) = both.ok_or(StoreError::Unknown { item, known })?;
+        Ok(Expected { item, form })
     }
 
     /// The pack's entry, if it is what it should be.
-    fn in_pack(
-        &self,
-        expected: &Expected,
-    ) -> Result<(&Pack<PackFile>, &ork_weights::pack::Entry), StoreError> {
-        let Expected { item, dtype, .. } = expected;
-        let entry = self.pack.as_ref().and_then(|p| Some((p, p.get(&item.name)?)));
-        match entry {
-            Some((pack, e)) if e.dtype == *dtype && e.layout() == item.layout => Ok((pack, e)),
+    fn in_pack(&self, expected: Expected<'_>) -> Result<(&Pack<PackFile>, &Entry), StoreError> {
+        let Expected { item, form } = expected;
+        let built = self.origin.as_ref().and_then(|origin| origin.built.get());
+        let pack = built.or(self.pack.as_ref());
+        match pack.and_then(|p| Some((p, p.get(&item.name)?))) {
+            Some((pack, e)) if e.dtype == form.dtype && e.layout() == item.layout => Ok((pack, e)),
             other => {
                 let found = other.map_or(String::new(), |(_, e)| {
                     format!(", but a {} one of K={} N={}", e.dtype, e.k, e.n)
                 });
-                let (k, n) = (item.layout.k(), item.layout.n());
-                Err(StoreError::NotInPack { name: item.name.clone(), k, n, dtype: *dtype, found })
+                let (name, k, n) = (item.name.clone(), item.layout.k(), item.layout.n());
+                Err(StoreError::NotInPack { name, k, n, dtype: form.dtype, found })
             }
         }
     }
@@ -354,7 +387,7 @@ impl Store {
         &self,
         origin: &Origin,
         item: usize,
-        expected: &Expected,
+        expected: Expected<'_>,
         out: &mut [u8],
     ) -> Result<(), StoreError> {
         // The items were made of the model's weights, in order.
@@ -365,23 +398,44 @@ impl Store {
         if let Some(writer) = origin.writer().as_mut()
             && !writer.contains(&weight.name)
         {
-            writer.add(&weight.name, weight.k, weight.n, expected.dtype, out, &scales)?;
+            writer.add(&weight.name, weight.k, weight.n, expected.form.dtype, out, &scales)?;
         }
-        let _ = expected.scales.set(scales.into());
+        let _ = expected.form.scales.set(scales.into());
         if origin.evict {
             origin.model.evict(weight);
         }
         self.packed.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
+}
 
-    /// Advice about a weight's bytes in the pack. It is only that: a file system that does not
-    /// take it loses speed, nothing else.
-    fn advise(&self, entry: &ork_weights::pack::Entry, advice: Advice) {
-        let Some(pack) = &self.pack else { return };
-        let range = entry.blob_range();
-        let len = std::num::NonZeroU64::new(range.end - range.start);
-        let _ = fadvise(pack.source().file(), range.start, len, advice);
+/// Fills `out` with columns of a weight that can only be made whole.
+fn cut(
+    whole: &Layout,
+    column: u32,
+    part: &Layout,
+    out: &mut [u8],
+    make: impl FnOnce(&mut [u8]) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let mut all = vec![0; whole.bytes() as usize];
+    make(&mut all)?;
+    copy_columns(whole, column, part, out, |at, to| {
+        to.copy_from_slice(&all[at as usize..at as usize + to.len()]);
+        Ok(())
+    })
+}
+
+/// Advice about a weight's bytes in the pack. It is only that: a file system that does not take it
+/// loses speed, nothing else.
+fn advise(pack: &Pack<PackFile>, entry: &Entry, advice: Advice) {
+    let range = entry.blob_range();
+    let len = std::num::NonZeroU64::new(range.end - range.start);
+    let _ = fadvise(pack.source().file(), range.start, len, advice);
+}
+
+impl Form {
+    fn new(dtype: Dtype) -> Form {
+        Form { dtype, scales: OnceLock::new() }
     }
 }
 
@@ -389,5 +443,14 @@ impl Origin {
     fn writer(&self) -> std::sync::MutexGuard<'_, Option<PackWriter>> {
         // After an error the writer is as before the call, so a panic in between loses nothing.
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Finishes the pack and reads from it from now on.
+    fn complete(&self, writer: PackWriter) -> Result<Summary, StoreError> {
+        let summary = writer.finish()?;
+        let pack = Pack::open_with(&summary.path, Access::Pread)?;
+        // Nobody else sets it: there is one writer, and it was taken under its lock.
+        let _ = self.built.set(pack);
+        Ok(summary)
     }
 }

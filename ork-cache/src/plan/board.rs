@@ -1,5 +1,6 @@
 //! The machine a plan is for.
 
+use rknpu::{Layout, MatmulLimits, Precision};
 use serde::{Deserialize, Serialize};
 
 use super::item::Item;
@@ -82,17 +83,18 @@ impl Board {
         u32::from(self.cores) + 1
     }
 
-    /// Bytes of scratch in each domain for the given weights: activations of the longest and
-    /// results of the widest, for each core, and 1 MiB of commands and tasks.
-    pub(super) fn scratch(&self, items: &[Item]) -> u64 {
+    /// Bytes of scratch in each domain for the given weights: what an [`rknpu::Matmul`] keeps for
+    /// each precision that occurs, for the largest K and N of it.
+    pub(crate) fn scratch(&self, items: &[Item]) -> u64 {
         if self.rows == 0 {
             return 0;
         }
-        let rows = u64::from(self.rows);
-        let k = items.iter().map(|i| u64::from(i.layout.k())).max().unwrap_or(0);
-        let n = items.iter().map(|i| u64::from(i.layout.n())).max().unwrap_or(0);
-        u64::from(self.cores) * rows * k
-            + rows * n.min(u64::from(rknpu_sys::layout::N_SLICE)) * 4
-            + (1 << 20)
+        let of = |precision| {
+            let these = || items.iter().map(|i| &i.layout).filter(|l| l.precision() == precision);
+            let k = these().map(Layout::k).max()?.min(rknpu::limits::K);
+            let limits = MatmulLimits { rows: self.rows, k, n: these().map(Layout::n).max()? };
+            limits.scratch_bytes(precision).ok()
+        };
+        [Precision::Int8, Precision::Int4, Precision::Fp16].into_iter().filter_map(of).sum()
     }
 }

@@ -134,10 +134,21 @@ impl Plan {
     /// # Errors
     /// No weights, or a board whose memory does not hold the smallest set of slots.
     pub fn new(model: &str, items: &[Item], board: &Board) -> Result<Plan, PlanError> {
+        Plan::with_scratch(model, items, board, board.scratch(items))
+    }
+
+    /// The same with `scratch` bytes in each domain, whatever the board's rows: models that share
+    /// domains share the scratch.
+    pub(crate) fn with_scratch(
+        model: &str,
+        items: &[Item],
+        board: &Board,
+        scratch: u64,
+    ) -> Result<Plan, PlanError> {
         if items.is_empty() {
             return Err(PlanError::Empty);
         }
-        let room = Room::of(board, items);
+        let room = Room::of(board, scratch);
         let bytes = items.iter().map(Item::bytes).sum();
         let layout = if let Some(layout) = dense::resident(items, &room) {
             layout
@@ -192,8 +203,7 @@ struct Room {
 }
 
 impl Room {
-    fn of(board: &Board, items: &[Item]) -> Room {
-        let scratch = board.scratch(items);
+    fn of(board: &Board, scratch: u64) -> Room {
         let total = board.ram.saturating_sub(board.reserve).min(board.budget.unwrap_or(u64::MAX));
         Room {
             per_domain: board.window.saturating_sub(board.headroom + scratch),

@@ -21,6 +21,9 @@ use crate::core::{Core, Purpose, Step};
 use crate::ids::WeightId;
 use crate::sync::{Arc, JoinHandle, MutexGuard, lock, spawn};
 
+/// Name of the workers' threads, by which their loads are told from those on demand.
+pub(crate) const WORKER: &str = "ork-prefetch";
+
 /// A worker that loads weights of a cache ahead of their use. Dropping it lets the load under way
 /// finish, drops what is queued and joins the thread.
 ///
@@ -65,7 +68,7 @@ impl<B: Backend> Prefetcher<B> {
             at
         };
         let theirs = shared.clone();
-        match spawn("ork-prefetch", move || work(&theirs, queue)) {
+        match spawn(WORKER, move || work(&theirs, queue)) {
             Ok(worker) => Ok(Prefetcher { shared, queue, worker: Some(worker) }),
             Err(error) => {
                 lock(&shared.state).queues[queue] = None;

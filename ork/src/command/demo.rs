@@ -117,7 +117,7 @@ fn text(view: &View<'_>) -> String {
     if let Some(reason) = &outcome.resident_left_out {
         text.push_str(&format!("resident: left out, {reason}\n"));
     }
-    text.push_str("weights, window and RSS are peaks; the window also holds scratch memory, and RSS a simulated device's\n");
+    text.push_str("weights, window and RSS are peaks; window is weights and scratch memory, and RSS holds a simulated device's\n");
     text.push_str(&match view.identical {
         true => format!("All {} digests are identical.\n", outcome.rows.len()),
         false => "The digests DIFFER.\n".into(),

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use ork_cache::npu::Store;
 use ork_cache::plan::{Board, Item, Place, Plan, Shape};
 use ork_cache::policy::simulate::{Compared, Trace};
 use ork_cache::policy::{Lfu, Lru, NextUse, PinnedRing, Policy, S3Fifo};
@@ -10,9 +11,8 @@ use serde::Serialize;
 
 use crate::cli::PlanArgs;
 use crate::error::{Error, Result};
-use crate::input::Input;
+use crate::input::{Input, model_store};
 use crate::output::{Report, Table, html};
-use crate::run::source::Source;
 use crate::size::Size;
 
 #[derive(Serialize)]
@@ -91,8 +91,8 @@ fn items(path: &Path) -> Result<(String, Vec<Item>)> {
         return Ok((shape.name, items));
     }
     let source = match Input::open(path)? {
-        Input::Pack(pack) => Source::pack(*pack),
-        Input::Model(model) => Source::model(*model, None, false).map_err(Error::input(path))?,
+        Input::Pack(pack) => Store::from_pack(*pack),
+        Input::Model(model) => model_store(*model, None).map_err(Error::input(path))?,
     };
     Ok((name, source.items().to_vec()))
 }

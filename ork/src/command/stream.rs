@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ork_cache::config::Environment;
+use ork_cache::npu::Store;
 use ork_cache::trace::Recorder;
 use ork_weights::model::Model;
 use ork_weights::pack::{PackWriter, WriterOptions};
@@ -15,11 +16,10 @@ use serde::Serialize;
 
 use crate::cli::StreamArgs;
 use crate::error::{Error, Result};
-use crate::input::{Input, check_model, note_skipped, open_pack};
+use crate::input::{Input, check_model, model_store, note_skipped, open_pack};
 use crate::memory::PeakRss;
 use crate::output::{Progress, Report, Table, html, seconds};
 use crate::run::pass::{Session, Settings};
-use crate::run::source::Source;
 use crate::size::Size;
 
 #[derive(Serialize)]
@@ -70,15 +70,18 @@ pub(super) fn run(args: &StreamArgs, report: Report) -> Result<()> {
     let recorder = (args.trace.is_some() || args.html.is_some()).then(|| Arc::new(Recorder::new()));
     let rss = PeakRss::start();
     let mut session = Session::new(&device, slice::from_ref(&source), &settings, recorder.clone())?;
+    for note in session.notes() {
+        report.note(format!("note: {note}"));
+    }
     let progress = Progress::bytes("stream", source.bytes() * u64::from(args.passes));
     let mut passes = Vec::new();
     for _ in 0..args.passes {
-        let before = (session.stats(), session.totals(0), source.packed());
+        let before = (session.stats(), session.totals(0), source.given().packed);
         let start = Instant::now();
         session.pass(0)?;
         progress.add(source.bytes());
         let took = start.elapsed();
-        let after = (session.stats(), session.totals(0), source.packed());
+        let after = (session.stats(), session.totals(0), source.given().packed);
         passes.push(PassView {
             seconds: took.as_secs_f64(),
             hits: after.0.hits - before.0.hits,
@@ -113,9 +116,9 @@ pub(super) fn run(args: &StreamArgs, report: Report) -> Result<()> {
 }
 
 /// A pack as it is; a model with the pack that ORK_PERSIST names, which is made when it is not there.
-fn open(path: &Path, environment: &Environment, report: Report) -> Result<Source> {
+fn open(path: &Path, environment: &Environment, report: Report) -> Result<Store> {
     let model = match Input::open(path)? {
-        Input::Pack(pack) => return Ok(Source::pack(*pack)),
+        Input::Pack(pack) => return Ok(Store::from_pack(*pack)),
         Input::Model(model) => *model,
     };
     note_skipped(&model, report);
@@ -126,7 +129,7 @@ fn open(path: &Path, environment: &Environment, report: Report) -> Result<Source
     if target.exists() {
         let pack = open_pack(target)?;
         check_model(&pack, target, &model, report)?;
-        return Ok(Source::pack(pack));
+        return Ok(Store::from_pack(pack));
     }
     let identity = model.identity(false).map_err(Error::input(path))?;
     let options =
@@ -140,8 +143,9 @@ fn model_source(
     model: Model,
     building: Option<PackWriter>,
     evict: bool,
-) -> Result<Source> {
-    Source::model(model, building, evict).map_err(Error::input(path))
+) -> Result<Store> {
+    let store = model_store(model, building);
+    Ok(store.map_err(Error::input(path))?.evict_source(evict))
 }
 
 fn draw(args: &StreamArgs, recorder: &Recorder, budget: u64) -> Result<()> {

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use ork_cache::npu::{DEMAND, MEMORY, PREFETCH};
 use ork_cache::trace::Recorder;
 
-use crate::run::backend::{DEMAND, MEMORY, PREFETCH};
 use crate::size::Size;
 
 /// Width of the drawing in SVG units.

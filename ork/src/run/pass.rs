@@ -4,17 +4,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ork_cache::config::PolicyKind;
+use ork_cache::npu::{self, Note, Npu, Opened, Setup, Store};
+use ork_cache::plan::{Applied, Part};
 use ork_cache::prefetch::Prefetcher;
 use ork_cache::stats::Stats;
 use ork_cache::trace::Recorder;
-use ork_cache::{Cache, DomainId, Visit, WeightId};
-use rknpu::{Device, Int4, Int8, JobStats, Layout, Matmul, MatmulLimits, Precision};
+use ork_cache::{Cache, Visit, WeightId};
+use rknpu::{Device, Int4, Int8, JobStats, Layout, Matmul, Precision, WeightRef};
 
 use super::activations::{Activations, Digest};
-use super::backend::Npu;
-use super::placement::{Piece, Placed, Placement};
 use super::reference;
-use super::source::Source;
 use crate::error::{Error, Result};
 use crate::live::{DomainUse, Live, Publisher};
 
@@ -23,7 +22,7 @@ use crate::live::{DomainUse, Live, Publisher};
 pub struct Settings {
     /// What is run, for `ork top`.
     pub title: String,
-    /// Device memory that weights may take.
+    /// Device memory that weights and scratch may take.
     pub budget: u64,
     /// Rows of activations.
     pub rows: u32,
@@ -48,12 +47,14 @@ pub struct Session {
     recorder: Option<Arc<Recorder>>,
     /// What the prefetcher will follow, once no pack is being made.
     ahead: Vec<WeightId>,
+    bytes: u64,
+    notes: Vec<Note>,
 }
 
 #[derive(Debug)]
 struct Model {
-    source: Arc<Source>,
-    placed: Placed,
+    store: Arc<Store>,
+    placed: Applied,
     activations: Activations,
     out: Vec<i32>,
     /// Results of some columns, and of the CPU.
@@ -87,7 +88,7 @@ struct Engine {
 }
 
 impl Session {
-    /// Attaches `sources` to `device`. The first gets its place first: a small model in front of a
+    /// Attaches `stores` to `device`. The first gets its place first: a small model in front of a
     /// large one stays resident beside it.
     ///
     /// # Errors
@@ -95,35 +96,33 @@ impl Session {
     /// and [`Error::Cache`] when the device refuses what the budget allows.
     pub fn new(
         device: &Device,
-        sources: &[Arc<Source>],
+        stores: &[Arc<Store>],
         settings: &Settings,
         recorder: Option<Arc<Recorder>>,
     ) -> Result<Session> {
-        let placement = Placement::new(device, sources, settings.budget, settings.policy)?;
-        let domains = placement.lease(device)?;
-        let backend = Npu::new(domains.clone(), recorder.clone());
-        let cache = Cache::new(backend, placement.limits(), placement.policy(sources));
-        let placed = placement.apply(sources, &cache)?;
-        cache.backend().assign(sources, &placed);
+        let setup = Setup {
+            rows: settings.rows,
+            policy: settings.policy,
+            recorder: recorder.clone(),
+            ..Setup::new(settings.budget)
+        };
+        let opened = npu::open(device, stores, &setup)?;
         let cores = device.cores()?;
         let mut engines = Vec::new();
-        for (index, domain) in domains.iter().enumerate() {
-            let here = DomainId(index as u8);
-            let pieces = placed.iter().flat_map(|p| p.weights.iter().flatten());
-            let layouts: Vec<Layout> =
-                pieces.filter(|p| p.domain == here).map(|p| *p.columns.layout()).collect();
-            let of = |precision| limits(&layouts, precision, settings.rows);
+        for (index, domain) in opened.cache.backend().domains().iter().enumerate() {
+            let of = |precision| opened.limits(index, precision);
             engines.push(Engine {
                 int8: of(Precision::Int8).map(|l| Matmul::int8(domain, &cores, l)).transpose()?,
                 int4: of(Precision::Int4).map(|l| Matmul::int4(domain, &cores, l)).transpose()?,
             });
         }
+        let Opened { cache, models: placed, bytes, notes, .. } = opened;
         let streamed: Vec<_> = placed.iter().flat_map(|p| p.streamed.clone()).collect();
         let prefetcher = match settings.prefetch && !streamed.is_empty() {
             true => Some(Prefetcher::new(&cache).map_err(Error::Thread)?),
             false => None,
         };
-        let models = sources.iter().zip(placed).map(|(s, p)| Model::new(s, p, settings.rows));
+        let models = stores.iter().zip(placed).map(|(s, p)| Model::new(s, p, settings.rows));
         let mut session = Session {
             _publisher: publish(&cache, device, settings),
             prefetcher,
@@ -133,6 +132,8 @@ impl Session {
             verify: settings.verify,
             recorder,
             ahead: streamed,
+            bytes,
+            notes,
         };
         session.prefetch();
         Ok(session)
@@ -154,16 +155,17 @@ impl Session {
                 recorder.span(track, "visit", since, now().saturating_sub(since));
             }
         };
-        for index in 0..model.placed.weights.len() {
-            for piece in 0..model.placed.weights[index].len() {
-                let piece = model.placed.weights[index][piece];
-                if visit.as_ref().is_none_or(|(visit, _)| visit.domain() != piece.domain) {
+        for index in 0..model.placed.items.len() {
+            for part in model.placed.items[index].clone() {
+                let part = model.placed.parts[part];
+                let domain = part.spec.domain;
+                if visit.as_ref().is_none_or(|(visit, _)| visit.domain() != domain) {
                     leave(&mut visit);
-                    visit = Some((cache.enter(piece.domain)?, now()));
+                    visit = Some((cache.enter(domain)?, now()));
                 }
-                let engine = engines.get_mut(piece.domain.index());
+                let engine = engines.get_mut(domain.index());
                 if let (Some((visit, _)), Some(engine)) = (&visit, engine) {
-                    model.multiply(index, &piece, visit, engine, recorder)?;
+                    model.multiply(&part, visit, engine, recorder)?;
                 }
             }
             model.digest.add(&model.out);
@@ -173,7 +175,7 @@ impl Session {
         }
         leave(&mut visit);
         model.totals.passes += 1;
-        model.source.end_of_pass().map_err(Error::Pack)?;
+        model.store.finish_if_whole().map_err(Error::Store)?;
         self.prefetch();
         Ok(())
     }
@@ -182,7 +184,7 @@ impl Session {
     fn prefetch(&mut self) {
         if let Some(prefetcher) = &self.prefetcher
             && !self.ahead.is_empty()
-            && !self.models.iter().any(|model| model.source.is_building())
+            && !self.models.iter().any(|model| model.store.is_building())
         {
             prefetcher.follow(&std::mem::take(&mut self.ahead));
         }
@@ -208,6 +210,16 @@ impl Session {
         self.cache.backend().domains().iter().map(|domain| domain.stats().peak).sum()
     }
 
+    /// Most bytes of device memory that this session may map: never more than its budget.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// What is not as asked for.
+    pub fn notes(&self) -> &[Note] {
+        &self.notes
+    }
+
     /// Whether weights are loaded ahead of their use.
     pub fn prefetches(&self) -> bool {
         self.prefetcher.is_some()
@@ -220,12 +232,12 @@ impl Session {
 }
 
 impl Model {
-    fn new(source: &Arc<Source>, placed: Placed, rows: u32) -> Model {
-        let layouts: Vec<Layout> = source.items().iter().map(|item| item.layout).collect();
+    fn new(store: &Arc<Store>, placed: Applied, rows: u32) -> Model {
+        let layouts: Vec<Layout> = store.items().iter().map(|item| item.layout).collect();
         let widest = layouts.iter().map(Layout::n).max().unwrap_or(0);
         let results = rows as usize * widest as usize;
         Model {
-            source: source.clone(),
+            store: store.clone(),
             placed,
             activations: Activations::new(rows as usize, &layouts),
             out: Vec::with_capacity(results),
@@ -235,28 +247,28 @@ impl Model {
         }
     }
 
-    /// Multiplies one piece and puts its columns into `out`.
+    /// Multiplies one part of a weight and puts its columns into `out`.
     fn multiply(
         &mut self,
-        index: usize,
-        piece: &Piece,
+        part: &Part,
         visit: &Visit<Npu>,
         engine: &mut Engine,
         recorder: Option<&Recorder>,
     ) -> Result<()> {
-        let item = &self.source.items()[index];
-        let inputs = self.activations.of(index, &item.layout);
+        let item = &self.store.items()[part.item];
+        let inputs = self.activations.of(part.item, &item.layout);
         let rows = inputs.len() / item.layout.k() as usize;
-        let (n, part) = (item.layout.n() as usize, piece.columns.range());
-        let whole = piece.columns.is_all(&item.layout);
+        let (n, first) = (item.layout.n() as usize, part.column as usize);
+        let columns = first..first + part.layout.n() as usize;
+        let whole = part.layout == item.layout;
         self.out.resize(rows * n, 0);
-        self.scratch.resize(rows * part.len(), 0);
+        self.scratch.resize(rows * columns.len(), 0);
         let asked = Instant::now();
-        let slot = visit.acquire(piece.weight)?;
+        let slot = visit.acquire(part.weight)?;
         let since = Instant::now();
         self.totals.waited += since.duration_since(asked);
         let target = if whole { &mut self.out } else { &mut self.scratch };
-        let job = engine.run(&slot, piece.columns.layout(), inputs, target)?;
+        let job = engine.run(&slot.weight_ref()?, inputs, target)?;
         self.totals.compute += since.elapsed();
         drop(slot);
         self.totals.matmuls += 1;
@@ -269,16 +281,19 @@ impl Model {
             }
         }
         if !whole {
-            let rows = self.out.chunks_exact_mut(n).zip(self.scratch.chunks_exact(part.len()));
-            rows.for_each(|(out, results)| out[part.clone()].copy_from_slice(results));
+            let rows = self.out.chunks_exact_mut(n).zip(self.scratch.chunks_exact(columns.len()));
+            rows.for_each(|(out, results)| out[columns.clone()].copy_from_slice(results));
         }
         Ok(())
     }
 
     /// Compares the results of weight `index` with the CPU's.
     fn check(&mut self, index: usize) -> Result<()> {
-        let item = &self.source.items()[index];
-        let codes = self.source.codes(index).map_err(Error::Source)?;
+        let item = &self.store.items()[index];
+        let mut tiled = vec![0; item.layout.bytes() as usize];
+        self.store.load(index, 0, &item.layout, &mut tiled).map_err(Error::Store)?;
+        let codes = ork_weights::reference::codes(&item.layout, &tiled);
+        let codes = codes.map_err(|error| Error::Source(Arc::new(error)))?;
         let inputs = self.activations.of(index, &item.layout);
         self.scratch.resize(self.out.len(), 0);
         reference::product(&item.layout, &codes, inputs, &mut self.scratch);
@@ -298,30 +313,16 @@ impl Model {
 }
 
 impl Engine {
-    fn run(
-        &mut self,
-        slot: &super::backend::Slot,
-        layout: &Layout,
-        inputs: &[i8],
-        out: &mut [i32],
-    ) -> Result<JobStats> {
-        let weight = slot.weight(*layout)?;
-        let job = match (layout.precision(), &mut self.int8, &mut self.int4) {
-            (Precision::Int8, Some(matmul), _) => matmul.run(&weight, inputs, out),
-            (Precision::Int4, _, Some(matmul)) => matmul.run(&weight, inputs, out),
+    fn run(&mut self, weight: &WeightRef<'_>, inputs: &[i8], out: &mut [i32]) -> Result<JobStats> {
+        let job = match (weight.layout().precision(), &mut self.int8, &mut self.int4) {
+            (Precision::Int8, Some(matmul), _) => matmul.run(weight, inputs, out),
+            (Precision::Int4, _, Some(matmul)) => matmul.run(weight, inputs, out),
             (precision, ..) => {
                 return Err(Error::Usage(format!("{precision:?} weights are not run here")));
             }
         };
         Ok(job?)
     }
-}
-
-/// The largest shapes of a precision; `None` when it does not occur.
-fn limits(layouts: &[Layout], precision: Precision, rows: u32) -> Option<MatmulLimits> {
-    let these = || layouts.iter().filter(|layout| layout.precision() == precision);
-    let (k, n) = (these().map(Layout::k).max()?, these().map(Layout::n).max()?);
-    Some(MatmulLimits { rows, k, n })
 }
 
 fn publish(cache: &Cache<Npu>, device: &Device, settings: &Settings) -> Publisher {

@@ -8,7 +8,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use rknpu_sys::layout::Layout;
+use rknpu_sys::layout::{Layout, Precision};
 use rknpu_sys::regs::ATOM_BYTES;
 
 pub use element::{Element, Fp16, Int4, Int8};
@@ -99,6 +99,28 @@ pub struct MatmulLimits {
     pub k: u32,
     /// Largest N.
     pub n: u32,
+}
+
+impl MatmulLimits {
+    /// Bytes of its domain's window that a [`Matmul`] of these limits maps for register commands,
+    /// tasks, activations and results: what a budget has to leave beside the weights.
+    ///
+    /// ```
+    /// use rknpu::{Device, Matmul, MatmulLimits, Precision};
+    ///
+    /// let device = Device::simulated(Default::default())?;
+    /// let domain = device.domain(0)?;
+    /// let limits = MatmulLimits { rows: 256, k: 4096, n: 4096 };
+    /// let matmul = Matmul::int8(&domain, &device.cores()?, limits)?;
+    /// assert_eq!(domain.stats().used, limits.scratch_bytes(Precision::Int8)?);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Layout`] and [`Error::Shape`] for impossible limits.
+    pub fn scratch_bytes(&self, precision: Precision) -> Result<u64> {
+        Ok(Capacity::new(precision, *self)?.mapped())
+    }
 }
 
 /// What a matmul took.

@@ -73,6 +73,11 @@ impl Capacity {
     pub(crate) fn output_buffer(&self) -> u64 {
         self.output * CORES as u64
     }
+
+    /// Bytes that all three take of the window, in whole pages.
+    pub(crate) fn mapped(&self) -> u64 {
+        pages(self.input_buffer()) + pages(self.task_buffer()) + pages(self.output_buffer())
+    }
 }
 
 /// One matmul, cut up.
