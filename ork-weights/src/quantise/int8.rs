@@ -9,31 +9,36 @@ pub(super) struct Int8;
 /// low byte of the sum's bits is the whole number in two's complement.
 pub(super) const ROUNDER: f32 = 12_582_912.0;
 
-/// The distance to a whole number above which a product with the reciprocal may round to another
-/// side than the quotient. The product is off by at most 127 × 2⁻²³, the quotient's own rounding
-/// adds half of that: together under 2.3e-5.
-const NEAR_TIE: f32 = 0.4999;
+impl Int8 {
+    /// The scale of a row whose largest magnitude is `most`; `None` when that is not finite.
+    #[inline(always)]
+    pub(super) fn scale_of(most: f32) -> Option<f32> {
+        most.is_finite().then(|| most.max(LEAST_ABSMAX) / 127.0)
+    }
+}
 
 impl Quantiser for Int8 {
     #[inline(always)]
     fn scale(&self, values: &[f32]) -> Option<f32> {
-        Some(absmax(values)?.max(LEAST_ABSMAX) / 127.0)
+        Int8::scale_of(absmax(values)?)
     }
 
     /// The nearest to value / scale. No clamp is needed: |value| is at most the absmax, so the
     /// quotient is at most 127 after rounding.
+    ///
+    /// A product with less than the reciprocal and one with more enclose the quotient, and rounding
+    /// keeps the order: where both round to the same whole number, the quotient does.
     #[inline(always)]
     fn codes(&self, values: &[f32; 32], step: Step, _: &mut Stream) -> [i8; 32] {
         let mut rounded = [0; 32];
-        let mut near_tie = [0; 32];
+        let mut apart = [0; 32];
         for i in 0..32 {
-            let quotient = values[i] * step.inverse;
-            let sum = quotient + ROUNDER;
-            let distance = (sum - ROUNDER) - quotient;
-            rounded[i] = sum.to_bits();
-            near_tie[i] = u32::from(distance.abs().to_bits() > NEAR_TIE.to_bits());
+            let one = (values[i] * step.below + ROUNDER).to_bits();
+            let other = (values[i] * step.above + ROUNDER).to_bits();
+            rounded[i] = one;
+            apart[i] = one ^ other;
         }
-        match near_tie.iter().fold(0, |any, one| any | one) {
+        match apart.iter().fold(0, |any, one| any | one) {
             0 => rounded.map(|bits| bits as i8),
             _ => divided(values, step.scale),
         }

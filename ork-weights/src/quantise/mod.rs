@@ -127,17 +127,24 @@ fn absmax(row: &[f32]) -> Option<f32> {
     most.is_finite().then_some(most)
 }
 
-/// What turns values into codes: a scale, and its reciprocal where that is as good.
+/// What turns values into codes: a scale, and bounds of its reciprocal where these do.
 #[derive(Clone, Copy, Debug, Default)]
 struct Step {
     scale: f32,
-    inverse: f32,
+    /// Less than 1 / scale, by a few units in the last place.
+    below: f32,
+    /// More than that, likewise.
+    above: f32,
 }
 
 impl Step {
     #[inline(always)]
     fn new(scale: f32) -> Step {
-        Step { scale, inverse: 1.0 / scale }
+        let inverse = 1.0 / scale;
+        // Both the reciprocal and these products are off by half a unit at most, which is less
+        // than 2⁻²⁴ of them; 2⁻²² is more than both together.
+        let margin = inverse * f32::EPSILON * 2.0;
+        Step { scale, below: inverse - margin, above: inverse + margin }
     }
 }
 
