@@ -71,7 +71,7 @@ fn median(mut times: Vec<Duration>) -> f64 {
 
 /// Every weight into one buffer, warm, each way in turn.
 fn reads(path: &Path, rounds: usize) -> Result<()> {
-    let open = |access| Ok::<_, ork_weights::pack::PackError>(Pack::open_with(path, access)?);
+    let open = |access| Pack::open_with(path, access);
     let stores = [open(Access::Pread)?, open(Access::Map)?].map(Store::from_pack);
     let most = stores[0].items().iter().map(|i| i.bytes()).max().unwrap_or(0);
     let mut slot = vec![0; most as usize];
