@@ -8,6 +8,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ork_weights::pack::{
@@ -17,6 +18,13 @@ use ork_weights::pack::{
 const ROLE: &str = "ORK_TEST_CRASH_ROLE";
 const TARGET: &str = "ORK_TEST_CRASH_TARGET";
 const WEIGHTS: u32 = 24;
+
+/// One test at a time: a process that one of them forks holds, until it execs, what another has locked.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The same model twice; only its time differs, so that one pack may replace the other.
 fn model(modified_ns: u64) -> Identity {
@@ -63,6 +71,7 @@ fn child() {
 
 #[test]
 fn killed_at_200_moments() {
+    let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("model.orkpack");
     convert(&target, 2).unwrap();
@@ -115,6 +124,7 @@ fn killed_at_200_moments() {
 /// Runs [`on_a_small_file_system`] in a mount namespace of its own, if this system allows one.
 #[test]
 fn full_and_read_only_file_systems() {
+    let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let mount = folder.path();
     let script = "mount -t tmpfs -o size=4m tmpfs \"$1\" && shift && exec \"$@\"";

@@ -145,9 +145,9 @@ pub struct ConvertArgs {
     /// Print error, bits and bytes of every weight, and write them as JSON to FILE if one is given.
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
     pub report: Option<Option<PathBuf>>,
-    /// Threads; 0 takes all cores.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub threads: usize,
+    /// Threads, 256 at most; 0 takes all cores.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=256))]
+    pub threads: u16,
 }
 
 /// `ork inspect`.

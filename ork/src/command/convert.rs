@@ -52,7 +52,7 @@ pub(super) fn run(args: &ConvertArgs, report: Report) -> Result<()> {
     let converted = match args.threads {
         0 => work(),
         threads => {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.into()).build();
             pool.map_err(|e| Error::Usage(format!("--threads {threads}: {e}")))?.install(work)
         }
     };

@@ -100,11 +100,11 @@ pub struct NotCompared {
 pub struct Totals {
     /// All.
     pub steps: usize,
-    /// Of which every field is as recorded.
+    /// Of which every field that the recording holds the driver to is as recorded.
     pub equal: usize,
-    /// Of which one is not.
+    /// Of which one is not; together with `equal`, all.
     pub unequal: usize,
-    /// The others: of which something was compared with nothing.
+    /// Of the equal ones, those with something that was compared with nothing.
     pub not_compared: usize,
 }
 
@@ -117,11 +117,12 @@ pub struct Replayed {
     pub file: String,
     /// Steps.
     pub steps: usize,
-    /// Steps of which every field is as recorded.
+    /// Steps of which every field that the recording holds the driver to is as recorded.
     pub equal: usize,
-    /// Steps of which a field is not.
+    /// Steps of which a field is not; together with `equal`, all.
     pub unequal: usize,
-    /// The others: steps that record what this model does not answer.
+    /// Of the equal steps, those that record something besides that this model does not answer;
+    /// [`Replayed::skipped`] says what and why.
     pub not_compared: usize,
     /// Whether the recording says that outcomes were a race.
     pub racy: bool,
@@ -196,8 +197,8 @@ impl fmt::Display for Results {
         let scenarios = self.scenarios.len();
         writeln!(
             f,
-            "{scenarios} scenarios, {steps} steps, {equal} equal, {unequal} unequal, {not_compared} \
-             not compared"
+            "{scenarios} scenarios, {steps} steps, {equal} equal, {unequal} unequal; of the \
+             equal, {not_compared} have a part that is not compared"
         )
     }
 }

@@ -111,7 +111,7 @@ fn with(
         name: scenario.name.clone(),
         file: String::new(),
         steps,
-        equal: steps - unequal - not_compared,
+        equal: steps - unequal,
         unequal,
         not_compared,
         racy: scenario.racy.is_some(),
