@@ -22,3 +22,4 @@ pub mod output;
 pub mod run;
 pub mod sensors;
 pub mod size;
+mod target;

@@ -13,6 +13,7 @@ use crate::input::{note_skipped, open_model};
 use crate::memory::PeakRss;
 use crate::output::{Progress, Report, Table, seconds};
 use crate::size::Size;
+use crate::target::{check_output, check_pack_output};
 
 /// Runs the command.
 ///
@@ -26,6 +27,10 @@ pub(super) fn run(args: &ConvertArgs, report: Report) -> Result<()> {
     let model = open_model(&args.model, &open)?;
     note_skipped(&model, report);
     let target = args.output.clone().unwrap_or_else(|| args.model.with_extension("orkpack"));
+    check_pack_output(&target, &args.model)?;
+    if let Some(Some(path)) = &args.report {
+        check_output(path, &args.model)?;
+    }
     let imatrix = args.quantise.imatrix.as_deref().map(imatrix).transpose()?;
     let options = Options {
         tiers: tiers(&args.quantise)?,

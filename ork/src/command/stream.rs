@@ -21,6 +21,7 @@ use crate::memory::PeakRss;
 use crate::output::{Progress, Report, Table, html, seconds};
 use crate::run::pass::{Session, Settings};
 use crate::size::Size;
+use crate::target::check_output;
 
 #[derive(Serialize)]
 struct View {
@@ -57,6 +58,9 @@ struct PassView {
 pub(super) fn run(args: &StreamArgs, report: Report) -> Result<()> {
     let environment = Environment::read().map_err(|e| Error::Usage(e.to_string()))?;
     let budget = args.budget.map_or(environment.budget, |size| size.0);
+    for output in args.trace.iter().chain(&args.html) {
+        check_output(output, &args.file)?;
+    }
     let source = Arc::new(open(&args.file, &environment, report)?);
     let device = args.device.device.open(report)?;
     let settings = Settings {

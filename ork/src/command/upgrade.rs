@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::input::open_pack;
 use crate::output::{Progress, Report};
 use crate::size::Size;
+use crate::target::check_pack_output;
 
 #[derive(Serialize)]
 struct View {
@@ -25,6 +26,9 @@ struct View {
 pub(super) fn run(args: &UpgradeArgs, report: Report) -> Result<()> {
     let pack = open_pack(&args.pack)?;
     let output = args.output.as_ref().unwrap_or(&args.pack);
+    if args.output.is_some() {
+        check_pack_output(output, &args.pack)?;
+    }
     let options = WriterOptions {
         version: args.pack_version,
         // Without -o the user has asked for just this.

@@ -108,3 +108,23 @@ fn a_device_that_is_not_one() {
     fails(&["probe", "cores", "--device", "/dev/null"], 4, &["/dev/null"]);
     fails(&["probe", "window", "--device", "sim", "--domain", "16"], 4, &["16"]);
 }
+
+#[test]
+fn an_output_is_never_what_is_read() {
+    let (folder, model) = model();
+    let whole = std::fs::read(&model).unwrap();
+    let (from, link) = (text(&model), folder.path().join("link.orkpack"));
+    std::os::unix::fs::symlink(&model, &link).unwrap();
+    let other = folder.path().join("other.gguf");
+    std::fs::copy(&model, &other).unwrap();
+    for to in [from, text(&link), text(&other)] {
+        fails(&["convert", from, "-o", to, "--replace"], 2, &["name another output"]);
+    }
+    let pack = folder.path().join("model.orkpack");
+    fails(&["convert", from, "-o", text(&pack), "--report", from], 2, &["name another output"]);
+    fails(&["stream", from, "--trace", from, "--device", "sim"], 2, &["name another output"]);
+    ork(&["convert", from, "-o", text(&pack)]).assert().success();
+    fails(&["upgrade", text(&pack), "-o", from, "--replace"], 2, &["name another output"]);
+    assert_eq!(std::fs::read(&model).unwrap(), whole);
+    assert_eq!(std::fs::read(&other).unwrap(), whole);
+}
