@@ -12,8 +12,8 @@
 //! * [`fault`] makes the environment fail.
 //! * [`replay`] holds recordings of the real driver against the model.
 //!
-//! Unsafe code is in two files: `memory` (mappings, and slices of them) and `user` (the program's
-//! memory).
+//! Unsafe code is in three files: `memory` (mappings, and slices of them), `user` (the program's
+//! memory) and `npu::kernel::simd` (instruction sets chosen at run time).
 
 pub mod config;
 pub mod engine;
