@@ -1,6 +1,16 @@
 //! Codes of the `ACTION` call, as the vendor driver 0.9.8 answers them on an RK3588.
 //!
 //! Codes from 26 on are refused with EINVAL; forks give codes from 0x100 on conflicting meanings.
+//!
+//! ```
+//! use rknpu_sys::{action, uapi::Action};
+//!
+//! // The question, and the answer that driver 0.9.8 writes into the same struct.
+//! let question = Action { flags: action::GET_DRV_VERSION, value: 0 };
+//! let answer = Action { value: 908, ..question };
+//! let version = (answer.value / 10_000, answer.value / 100 % 100, answer.value % 100);
+//! assert_eq!(version, (0, 9, 8));
+//! ```
 
 /// Hardware version word.
 pub const GET_HW_VERSION: u32 = 0;

@@ -1,9 +1,31 @@
 //! Flags of the driver's calls. Unknown bits are kept, as the driver keeps them.
+//!
+//! ```
+//! use rknpu_sys::flags::{CoreMask, JobFlags, MemFlags};
+//!
+//! // A weight's buffer, a task array's, and a blocking job on core 1.
+//! let data = MemFlags::NON_CONTIGUOUS
+//!     | MemFlags::CACHEABLE
+//!     | MemFlags::IOMMU_LIMIT_IOVA_ALIGNMENT;
+//! let tasks = data | MemFlags::KERNEL_MAPPING;
+//! let job = JobFlags::PC | JobFlags::PINGPONG;
+//! assert_eq!((data.bits(), tasks.bits()), (0x403, 0x40b));
+//! assert_eq!((job.bits(), CoreMask::CORE1.bits()), (5, 2));
+//! ```
 
 use bitflags::bitflags;
 
 bitflags! {
     /// `MemCreate::flags`. The driver validates none of them.
+    ///
+    /// ```
+    /// use rknpu_sys::flags::MemFlags;
+    ///
+    /// let flags = MemFlags::from_bits_retain(0x8000_0403);
+    /// assert!(flags.contains(MemFlags::CACHEABLE));
+    /// assert!(!flags.contains(MemFlags::KERNEL_MAPPING)); // no place for a task array
+    /// assert_eq!(flags.bits(), 0x8000_0403); // unknown bits stay, as in the driver
+    /// ```
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct MemFlags: u32 {
         /// Pages from shmem, joined by the IOMMU. Without it the driver takes the contiguous path,
@@ -35,6 +57,14 @@ bitflags! {
     }
 
     /// `MemSync::flags`. 0 does nothing and succeeds.
+    ///
+    /// ```
+    /// use rknpu_sys::flags::SyncFlags;
+    ///
+    /// // A new buffer is cleaned and invalidated before its first use by the NPU.
+    /// let first = SyncFlags::TO_DEVICE | SyncFlags::FROM_DEVICE;
+    /// assert_eq!(first.bits(), 3);
+    /// ```
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct SyncFlags: u32 {
         /// Clean: the CPU wrote, the NPU will read.
@@ -46,6 +76,14 @@ bitflags! {
     }
 
     /// `Submit::flags`.
+    ///
+    /// ```
+    /// use rknpu_sys::flags::JobFlags;
+    ///
+    /// let job = JobFlags::PC | JobFlags::PINGPONG;
+    /// assert!(!job.contains(JobFlags::NONBLOCK)); // the call waits
+    /// assert_eq!(job.bits(), 5);
+    /// ```
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct JobFlags: u32 {
         /// Program-counter mode; mandatory.
@@ -63,6 +101,14 @@ bitflags! {
     }
 
     /// `Submit::core_mask`: 0 lets the driver choose. 5 and 6 are accepted and never run.
+    ///
+    /// ```
+    /// use rknpu_sys::flags::CoreMask;
+    ///
+    /// let all = CoreMask::CORE0 | CoreMask::CORE1 | CoreMask::CORE2;
+    /// assert_eq!(all.bits(), 7);
+    /// assert!(CoreMask::AUTO.is_empty());
+    /// ```
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct CoreMask: u32 {
         /// Core 0.

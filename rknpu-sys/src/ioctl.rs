@@ -2,6 +2,17 @@
 //!
 //! The DRM core dispatches on the number alone and copies the caller's size in and out, so an
 //! older, shorter struct works on a newer driver with the rest read as zero.
+//!
+//! ```
+//! use rknpu_sys::ioctl;
+//!
+//! // The direction, the struct's size, the type and the number, packed into 32 bits.
+//! let word = ioctl::MEM_CREATE;
+//! assert_eq!(word >> 30, 3); // read and write
+//! assert_eq!(word >> 16 & 0x3fff, 48); // bytes
+//! assert_eq!((word >> 8) as u8, ioctl::DRM_TYPE);
+//! assert_eq!(word as u8, ioctl::DRM_COMMAND_BASE + 2);
+//! ```
 
 use crate::{drm, uapi};
 use core::ffi::c_void;
@@ -68,6 +79,15 @@ const _: () = {
 
 /// A struct that one request word takes.
 ///
+/// ```
+/// use rknpu_sys::{ioctl::Request, uapi};
+///
+/// fn message<T: Request>(errno: &str) -> String {
+///     format!("{} ({:#x}): {errno}", T::NAME, T::REQUEST)
+/// }
+/// assert_eq!(message::<uapi::MemSync>("EINVAL"), "MEM_SYNC (0xc0206445): EINVAL");
+/// ```
+///
 /// # Safety
 /// `REQUEST`'s encoded size is `size_of::<Self>()`, so that the kernel reads and writes inside it.
 pub unsafe trait Request: Sized {
@@ -129,6 +149,22 @@ unsafe impl Ioctl for Call {
 
 /// Issues one of the driver's calls. The struct is written back also when the call fails.
 ///
+/// Any [`AsFd`] will do; std's files are such when rustix has its feature `std`, as in most programs.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// use rknpu_sys::{action, ioctl, uapi::Action};
+///
+/// let node = std::fs::File::open("/dev/null")?; // on a board, a node under /dev/dri
+/// let mut version = Action { flags: action::GET_DRV_VERSION, value: 0 };
+/// // SAFETY: an action carries no addresses.
+/// let answer = unsafe { ioctl::call(&node, &mut version) };
+/// // `/dev/null` has no ioctls; the rknpu driver gives Ok and 908 in `version.value`.
+/// assert_eq!(answer, Err(rustix::io::Errno::NOTTY));
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Safety
 /// The struct's contents must be such that the kernel touches nothing it must not: an `obj_addr`
 /// comes from a live buffer of this device, a task range lies inside its buffer, user addresses in
@@ -144,6 +180,16 @@ pub unsafe fn call<T: Request>(fd: impl AsFd, arg: &mut T) -> rustix::io::Result
 }
 
 /// Which way a [`drm::PrimeHandle`] goes.
+///
+/// ```
+/// use rknpu_sys::ioctl::{PRIME_FD_TO_HANDLE, PRIME_HANDLE_TO_FD, Prime};
+///
+/// let word = |direction| match direction {
+///     Prime::Export => PRIME_HANDLE_TO_FD,
+///     Prime::Import => PRIME_FD_TO_HANDLE,
+/// };
+/// assert_eq!(word(Prime::Import), word(Prime::Export) + 1);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prime {
     /// `PRIME_HANDLE_TO_FD`.
@@ -153,6 +199,19 @@ pub enum Prime {
 }
 
 /// Issues one of the two PRIME calls.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// use rknpu_sys::{drm::PrimeHandle, ioctl::{self, Prime}};
+///
+/// let node = std::fs::File::open("/dev/null")?; // on a board, a node under /dev/dri
+/// let mut handle = PrimeHandle { handle: 1, flags: 0o2000002, fd: -1 };
+/// // SAFETY: an export changes no mapping.
+/// let answer = unsafe { ioctl::prime(&node, Prime::Export, &mut handle) };
+/// assert_eq!(answer, Err(rustix::io::Errno::NOTTY));
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Safety
 /// An imported handle's mapping goes into whatever domain is live, and is taken from domain 0 when

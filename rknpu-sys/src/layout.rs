@@ -35,6 +35,15 @@ pub const K_BLOCK: u32 = 32;
 pub const LOW_NIBBLE_FIRST: bool = true;
 
 /// How a weight is stored.
+///
+/// ```
+/// use rknpu_sys::layout::Precision;
+///
+/// // Whatever the precision, the 32 k of all channels of a tile are 1 KiB.
+/// for p in [Precision::Int8, Precision::Fp16, Precision::Int4] {
+///     assert_eq!(p.tile_width() * 32 * p.bits() / 8, 1024);
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Precision {
     /// 8-bit codes.
@@ -47,6 +56,15 @@ pub enum Precision {
 
 impl Precision {
     /// Rows of a slice at most.
+    ///
+    /// ```
+    /// use rknpu_sys::layout::{Layout, Precision};
+    ///
+    /// let layout = Layout::new(4096, 32, Precision::Int8)?;
+    /// assert_eq!(Precision::Int8.k_slice(), 1024);
+    /// assert_eq!(layout.k_slices(), 4);
+    /// # Ok::<(), rknpu_sys::layout::LayoutError>(())
+    /// ```
     pub const fn k_slice(self) -> u32 {
         match self {
             Precision::Int8 => 1024,
@@ -56,6 +74,13 @@ impl Precision {
     }
 
     /// Channels of a tile; N must be a multiple.
+    ///
+    /// ```
+    /// use rknpu_sys::layout::{Layout, Precision};
+    ///
+    /// assert_eq!(Precision::Int4.tile_width(), 64);
+    /// assert!(Layout::new(32, 96, Precision::Int4).is_err()); // a tile and a half
+    /// ```
     pub const fn tile_width(self) -> u32 {
         match self {
             Precision::Int8 => 32,
@@ -65,6 +90,14 @@ impl Precision {
     }
 
     /// Bits of one element.
+    ///
+    /// ```
+    /// use rknpu_sys::layout::Precision;
+    ///
+    /// let bytes = |p: Precision| 4096 * 4096 * p.bits() as u64 / 8;
+    /// assert_eq!(bytes(Precision::Fp16), 32 << 20);
+    /// assert_eq!(bytes(Precision::Int4), 8 << 20);
+    /// ```
     pub const fn bits(self) -> u32 {
         match self {
             Precision::Int8 => 8,
@@ -74,12 +107,27 @@ impl Precision {
     }
 
     /// Bytes of one tile of `kp` rows.
+    ///
+    /// ```
+    /// use rknpu_sys::layout::Precision;
+    ///
+    /// // Columns are split between cores by tiles: where tile 3 of a slice of 1024 rows begins.
+    /// assert_eq!(3 * Precision::Int8.tile_bytes(1024), 0x18000);
+    /// ```
     pub const fn tile_bytes(self, kp: u32) -> u64 {
         kp as u64 * 32
     }
 }
 
 /// A shape that cannot be tiled.
+///
+/// ```
+/// use rknpu_sys::layout::{Layout, LayoutError, Precision};
+///
+/// let error = Layout::new(100, 32, Precision::Int8).unwrap_err();
+/// assert_eq!(error, LayoutError { k: 100, n: 32, precision: Precision::Int8 });
+/// assert!(error.to_string().contains("K must be a multiple of 32"));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayoutError {
     /// Rows.
@@ -106,6 +154,16 @@ impl fmt::Display for LayoutError {
 impl core::error::Error for LayoutError {}
 
 /// One slice: `nc` channels from `n0`, `kp` rows from `k0`.
+///
+/// ```
+/// use rknpu_sys::layout::{Layout, Precision, Slice};
+///
+/// // 8256 channels are a slice of 8192 and one of 64, which starts on a page.
+/// let layout = Layout::new(32, 8256, Precision::Int8)?;
+/// let last = Slice { n0: 8192, nc: 64, k0: 0, kp: 32, offset: 8192 * 32, bytes: 64 * 32 };
+/// assert_eq!(layout.slices().last(), Some(last));
+/// # Ok::<(), rknpu_sys::layout::LayoutError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
     /// First channel.
@@ -124,12 +182,40 @@ pub struct Slice {
 
 impl Slice {
     /// Bytes with the padding to a whole page.
+    ///
+    /// ```
+    /// use rknpu_sys::layout::{Layout, Precision};
+    ///
+    /// let layout = Layout::new(32, 64, Precision::Int8)?;
+    /// let only = layout.slice(0).map(|s| (s.bytes, s.padded_bytes()));
+    /// assert_eq!(only, Some((2048, 4096)));
+    /// # Ok::<(), rknpu_sys::layout::LayoutError>(())
+    /// ```
     pub const fn padded_bytes(&self) -> u64 {
         self.bytes.div_ceil(PAGE) * PAGE
     }
 }
 
 /// The layout of one weight matrix.
+///
+/// ```
+/// use rknpu_sys::layout::{Layout, Precision};
+///
+/// // Writes W[k][n] = k + n where the NPU looks for it.
+/// let layout = Layout::new(64, 32, Precision::Int8)?;
+/// let mut tiled = vec![0i8; layout.bytes() as usize];
+/// for k in 0..64 {
+///     for n in 0..32 {
+///         let (slice, element) = layout.element(k, n).expect("inside the matrix");
+///         let offset = layout.slice(slice).expect("has this element").offset;
+///         tiled[(offset + element) as usize] = (k + n) as i8;
+///     }
+/// }
+/// assert_eq!(&tiled[..3], &[0, 1, 2]); // consecutive k of channel 0
+/// assert_eq!(tiled[32], 1); // channel 1
+/// assert_eq!(tiled[32 * 32], 32); // the next 32 k of channel 0
+/// # Ok::<(), rknpu_sys::layout::LayoutError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
     k: u32,
@@ -138,6 +224,16 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// The layout of `k` rows and `n` channels.
+    ///
+    /// ```
+    /// use rknpu_sys::layout::{Layout, LayoutError, Precision};
+    ///
+    /// const LAYOUT: Result<Layout, LayoutError> = Layout::new(2048, 96, Precision::Int8);
+    /// assert!(LAYOUT.is_ok());
+    /// assert!(Layout::new(2048, 90, Precision::Int8).is_err());
+    /// ```
+    ///
     /// # Errors
     /// [`LayoutError`] when K is no multiple of 32 or N none of the tile width, or one is 0.
     pub const fn new(k: u32, n: u32, precision: Precision) -> Result<Layout, LayoutError> {
@@ -167,16 +263,42 @@ impl Layout {
     }
 
     /// Slices in K.
+    ///
+    /// ```
+    /// use rknpu_sys::layout::{Layout, Precision};
+    ///
+    /// assert_eq!(Layout::new(1056, 32, Precision::Int8)?.k_slices(), 2);
+    /// assert_eq!(Layout::new(1056, 32, Precision::Fp16)?.k_slices(), 1);
+    /// # Ok::<(), rknpu_sys::layout::LayoutError>(())
+    /// ```
     pub const fn k_slices(&self) -> u32 {
         self.k.div_ceil(self.precision.k_slice())
     }
 
     /// Slices in N.
+    ///
+    /// ```
+    /// use rknpu_sys::layout::{Layout, N_SLICE, Precision};
+    ///
+    /// assert_eq!(Layout::new(32, N_SLICE, Precision::Int8)?.n_slices(), 1);
+    /// assert_eq!(Layout::new(32, N_SLICE + 32, Precision::Int8)?.n_slices(), 2);
+    /// # Ok::<(), rknpu_sys::layout::LayoutError>(())
+    /// ```
     pub const fn n_slices(&self) -> u32 {
         self.n.div_ceil(N_SLICE)
     }
 
     /// Slice `index` = n-slice × [`Layout::k_slices`] + k-slice; `None` past the last.
+    ///
+    /// ```
+    /// use rknpu_sys::layout::{Layout, Precision};
+    ///
+    /// let layout = Layout::new(2048, 8256, Precision::Int8)?;
+    /// let slice = layout.slice(3).expect("two by two"); // the second half of K, the last channels
+    /// assert_eq!((slice.k0, slice.n0), (1024, 8192));
+    /// assert_eq!(layout.slice(4), None);
+    /// # Ok::<(), rknpu_sys::layout::LayoutError>(())
+    /// ```
     pub const fn slice(&self, index: u32) -> Option<Slice> {
         let (ns, ks) = (index / self.k_slices(), index % self.k_slices());
         if ns >= self.n_slices() {
@@ -192,17 +314,50 @@ impl Layout {
     }
 
     /// All slices, in the order in which they lie in memory.
+    ///
+    /// ```
+    /// use rknpu_sys::layout::{Layout, PAGE, Precision};
+    ///
+    /// let layout = Layout::new(1056, 64, Precision::Int8)?;
+    /// let mut end = 0;
+    /// for slice in layout.slices() {
+    ///     assert_eq!(slice.offset, end);
+    ///     assert_eq!(slice.offset % PAGE, 0);
+    ///     end += slice.padded_bytes();
+    /// }
+    /// assert_eq!(end, layout.bytes());
+    /// # Ok::<(), rknpu_sys::layout::LayoutError>(())
+    /// ```
     pub fn slices(&self) -> impl Iterator<Item = Slice> + '_ {
         (0..self.k_slices() * self.n_slices()).filter_map(|i| self.slice(i))
     }
 
     /// Bytes of the whole weight, each slice padded.
+    ///
+    /// ```
+    /// use rknpu_sys::layout::{Layout, Precision};
+    ///
+    /// assert_eq!(Layout::new(4096, 4096, Precision::Int8)?.bytes(), 16 << 20);
+    /// assert_eq!(Layout::new(32, 32, Precision::Int8)?.bytes(), 4096); // 1 KiB, padded
+    /// # Ok::<(), rknpu_sys::layout::LayoutError>(())
+    /// ```
     pub const fn bytes(&self) -> u64 {
         let last = self.n - (self.n_slices() - 1) * N_SLICE;
         self.row_of_slices(N_SLICE) * (self.n_slices() - 1) as u64 + self.row_of_slices(last)
     }
 
     /// Slice index and element index inside it of `W[k][n]`; `None` outside the matrix.
+    ///
+    /// ```
+    /// use rknpu_sys::layout::{Layout, Precision};
+    ///
+    /// let layout = Layout::new(1056, 64, Precision::Int8)?;
+    /// assert_eq!(layout.element(1, 0), Some((0, 1)));
+    /// assert_eq!(layout.element(0, 32), Some((0, 1024 * 32))); // the next tile
+    /// assert_eq!(layout.element(1024, 0), Some((1, 0))); // the next slice
+    /// assert_eq!(layout.element(1056, 0), None);
+    /// # Ok::<(), rknpu_sys::layout::LayoutError>(())
+    /// ```
     pub const fn element(&self, k: u32, n: u32) -> Option<(u32, u64)> {
         if k >= self.k || n >= self.n {
             return None;

@@ -13,15 +13,33 @@
 //! | [`regs`] | blocks, registers and fields of the NPU, and how a register command is written |
 //! | [`layout`] | where the NPU expects each weight: slices, tiles, offsets |
 //!
+//! The first five are the driver, the last two the hardware. To write weights for the NPU, begin with
+//! [`layout`]; to read a trace of a program that uses the driver, with [`uapi`]; to read what the NPU
+//! executes, with [`regs`].
+//!
 //! The structs are those of the vendor driver 0.9.8 (2024-08-28), and the 40-byte
 //! `MEM_CREATE` of the drivers before 0.9.6. They are the same on x86-64 and aarch64.
 //!
 //! ```
-//! use rknpu_sys::{ioctl, uapi::MemCreate};
+//! use rknpu_sys::{flags::MemFlags, ioctl, uapi::MemCreate};
 //!
-//! assert_eq!(size_of::<MemCreate>(), 48);
+//! let create = MemCreate {
+//!     flags: (MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE).bits(),
+//!     size: 4096,
+//!     ..Default::default()
+//! };
+//! assert_eq!((size_of_val(&create), create.flags), (48, 3));
 //! assert_eq!(ioctl::MEM_CREATE, 0xC030_6442);
 //! ```
+//!
+//! # Safety
+//!
+//! Two functions are unsafe, [`ioctl::call`] and [`ioctl::prime`], and one trait,
+//! [`ioctl::Request`]. That word and struct belong together is asserted at compile time; what a struct
+//! says is the caller's to vouch for, because the driver dereferences `obj_addr` without a check and
+//! uses task ranges as they come.
+//!
+//! The crate is `no_std`, has no features and allocates nothing.
 #![no_std]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -1,4 +1,12 @@
 //! Convolution front end (CNA): where input and weights come from and how CBUF is split.
+//!
+//! ```
+//! use rknpu_sys::regs::{CBUF_BANKS, cna};
+//!
+//! // A row of input in one bank leaves eleven to the weights: 0xb1, as programs for one row have.
+//! let split = cna::CBUF_CON0_DATA_BANK.put(1) | cna::CBUF_CON0_WEIGHT_BANK.put(CBUF_BANKS - 1);
+//! assert_eq!(split, 0xb1);
+//! ```
 
 use super::Field;
 

@@ -1,4 +1,12 @@
 //! Multiply-accumulate array.
+//!
+//! ```
+//! use rknpu_sys::regs::{Format, core};
+//!
+//! // The array computes in fp16, in quantised mode: 0x201, as fp16 programs have.
+//! let fp16 = core::MISC_CFG_PROC_PRECISION.put(Format::Fp16.code()) | core::MISC_CFG_QD_EN.put(1);
+//! assert_eq!(fp16, 0x201);
+//! ```
 
 use super::Field;
 

@@ -1,4 +1,13 @@
 //! Output stage (DPU): scaling, conversion and write-out.
+//!
+//! ```
+//! use rknpu_sys::regs::{Format, dpu};
+//!
+//! // int8 in, int32 out: 0x80000000, as int8 programs have.
+//! let format = dpu::DATA_FORMAT_IN_PRECISION.put(Format::Int8.code())
+//!     | dpu::DATA_FORMAT_OUT_PRECISION.put(Format::Int32.code());
+//! assert_eq!(format, 0x8000_0000);
+//! ```
 
 use super::Field;
 

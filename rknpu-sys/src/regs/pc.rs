@@ -1,4 +1,17 @@
 //! Program counter unit: what the kernel programs at commit, and the trailer's entries.
+//!
+//! ```
+//! use rknpu_sys::regs::{Block, Command, pc};
+//!
+//! // The trailer of a program that is the last of its job.
+//! let trailer = [
+//!     Command::new(Block::Pc, pc::BASE_ADDRESS, 0),
+//!     Command::new(Block::Pc, pc::REGISTER_AMOUNTS, 0),
+//!     Command::new(Block::Barrier, 0, 0),
+//!     Command::new(Block::Enable, pc::OPERATION_ENABLE, pc::ENABLE_CNA_CORE_DPU),
+//! ];
+//! assert_eq!(trailer.len(), pc::TRAILER_COMMANDS as usize);
+//! ```
 
 use super::Field;
 
@@ -46,6 +59,12 @@ pub const TRAILER_COMMANDS: u32 = 4;
 ///
 /// The driver computes the same from `regcfg_amount` (ceil((amount + 4) / 2) − 1), confirmed by
 /// recordings of it.
+///
+/// ```
+/// use rknpu_sys::regs::pc;
+///
+/// assert_eq!(pc::fetch_amount(108), 0x37);
+/// ```
 pub const fn fetch_amount(amount: u32) -> u32 {
     (amount + TRAILER_COMMANDS).div_ceil(2) - 1
 }
