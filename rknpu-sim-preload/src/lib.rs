@@ -10,16 +10,16 @@
 //! was left behind, syncs that were missing, and whatever would have hurt a real kernel.
 //!
 //! Settings are environment variables that begin with `RKNPU_SIM_`; a wrong one ends the process with
-//! the list of all.
+//! the list of all. What the program finds, the settings and the limits: [`_preload`].
 //!
-//! Limits. Programs that make system calls without the C library are not seen. A child of fork has a
-//! copy of the machine: what it creates and destroys its parent does not see, though buffers share
-//! their memory; its mappings are gone, as the driver's are. Directories that the system has not are
-//! listed by opendir alone. The text files can be written to without effect. Simulated descriptors are
-//! numbered below 65536.
+//! What answers its calls is the driver model of [`rknpu_sim`].
 //!
 //! Unsafe code is in three files: `real` (the C library's functions), and `hooks` and `paths` (the
 //! functions that replace them).
+
+#[cfg(doc)]
+#[doc = include_str!("../../docs/preload.md")]
+pub mod _preload {}
 
 mod exit;
 mod hooks;

@@ -13,6 +13,7 @@ use rknpu_sys::uapi::{MemCreate, MemDestroy, MemMap, SubcoreTask, Submit, Task};
 use std::hint::spin_loop;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Live ranges in the space.
 const LIVE: usize = 10_000;
@@ -66,9 +67,8 @@ fn addresses(bench: &Bench, name: &str, ops: u32, unaligned: bool) {
     bench.compare(name, 1.0, ops.into(), run, allow(Duration::from_micros(2), ops));
 }
 
-fn call<T: Request>(file: &File, args: &mut T) {
-    // SAFETY: word and struct belong together by `Request`; no call here holds addresses.
-    unsafe { file.ioctl(T::REQUEST, (&raw mut *args).cast()) }.expect("a correct call");
+fn call<T: Request + FromBytes + IntoBytes>(file: &File, args: &mut T) {
+    file.call(args).expect("a correct call");
 }
 
 /// MEM_CREATE and MEM_DESTROY of a megabyte.

@@ -1,4 +1,19 @@
 //! What machine is simulated: driver version, kernel options, hardware, modes, faults.
+//!
+//! ```
+//! use rknpu_sim::Config;
+//! use rknpu_sim::config::{Domains, OnHazard, Taken, Version};
+//!
+//! // An older driver without domains, 3 GiB of whose window an earlier process has lost.
+//! let config = Config {
+//!     version: Version::V0_9_7,
+//!     domains: Domains::Stub,
+//!     taken: vec![Taken { domain: 0, count: 3, bytes: 1 << 30, gap: 0 }],
+//!     on_hazard: OnHazard::Panic,
+//!     ..Config::default()
+//! };
+//! assert_eq!(config.version.to_string(), "0.9.7");
+//! ```
 
 use crate::engine::Engine;
 use crate::npu::Npu;
@@ -6,6 +21,13 @@ use std::fmt;
 use std::sync::Arc;
 
 /// Vendor driver version.
+///
+/// ```
+/// use rknpu_sim::config::Version;
+///
+/// assert_eq!(Version::default().to_string(), "0.9.8");
+/// assert!(Version::V0_9_5 < Version::V0_9_6);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
     /// 0.8: 40-byte MEM_CREATE, no domains, POWER_ON and POWER_OFF do something.
@@ -27,12 +49,24 @@ impl Version {
         [Version::V0_8, Version::V0_9_5, Version::V0_9_6, Version::V0_9_7, Version::V0_9_8];
 
     /// What GET_DRV_VERSION returns: major × 10000 + minor × 100 + patch.
+    ///
+    /// ```
+    /// use rknpu_sim::config::Version;
+    ///
+    /// assert_eq!(Version::V0_9_8.code(), 908);
+    /// ```
     pub const fn code(self) -> u32 {
         let (major, minor, patch) = self.parts();
         major * 10_000 + minor * 100 + patch
     }
 
     /// Major, minor and patch level.
+    ///
+    /// ```
+    /// use rknpu_sim::config::Version;
+    ///
+    /// assert_eq!(Version::V0_8.parts(), (0, 8, 0));
+    /// ```
     pub const fn parts(self) -> (u32, u32, u32) {
         match self {
             Version::V0_8 => (0, 8, 0),
@@ -43,7 +77,13 @@ impl Version {
         }
     }
 
-    /// The date in DRM VERSION. Those of 0.8 is not known; it is left empty there.
+    /// The date in DRM VERSION. That of 0.8 is not known and left empty.
+    ///
+    /// ```
+    /// use rknpu_sim::config::Version;
+    ///
+    /// assert_eq!(Version::V0_9_8.date(), "20240828");
+    /// ```
     pub const fn date(self) -> &'static str {
         match self {
             Version::V0_8 => "",
@@ -55,21 +95,50 @@ impl Version {
     }
 
     /// Whether MEM_CREATE and SUBMIT carry a domain.
+    ///
+    /// ```
+    /// use rknpu_sim::config::Version;
+    ///
+    /// let with: Vec<_> = Version::ALL.into_iter().filter(|v| v.has_domains()).collect();
+    /// assert_eq!(with, [Version::V0_9_6, Version::V0_9_7, Version::V0_9_8]);
+    /// ```
     pub const fn has_domains(self) -> bool {
         matches!(self, Version::V0_9_6 | Version::V0_9_7 | Version::V0_9_8)
     }
 
     /// Whether the driver knows flag 0x400.
+    ///
+    /// ```
+    /// use rknpu_sim::config::Version;
+    ///
+    /// assert!(Version::V0_9_7.has_unaligned() && !Version::V0_9_6.has_unaligned());
+    /// ```
     pub const fn has_unaligned(self) -> bool {
         matches!(self, Version::V0_9_7 | Version::V0_9_8)
     }
 
     /// Whether POWER_ON and POWER_OFF are refused, as from 0.9.5 on.
+    ///
+    /// ```
+    /// use rknpu_sim::{Config, Machine, config::Version};
+    /// use rknpu_sys::{action, uapi::Action};
+    ///
+    /// let file = Machine::new(Config::default()).open();
+    /// assert!(Version::V0_9_8.refuses_power());
+    /// assert!(file.call(&mut Action { flags: action::POWER_ON, value: 0 }).is_err());
+    /// ```
     pub const fn refuses_power(self) -> bool {
         !matches!(self, Version::V0_8)
     }
 
     /// Whether jobs hold the domain, and a switch waits for them.
+    ///
+    /// ```
+    /// use rknpu_sim::config::Version;
+    ///
+    /// // 0.9.7 has domains, and switches them under running jobs.
+    /// assert!(Version::V0_9_7.has_domains() && !Version::V0_9_7.counts_domain());
+    /// ```
     pub const fn counts_domain(self) -> bool {
         matches!(self, Version::V0_9_8)
     }
@@ -83,6 +152,28 @@ impl fmt::Display for Version {
 }
 
 /// How memory is modelled.
+///
+/// A sync that is forgotten, or goes the wrong way, shows in strict mode only.
+///
+/// ```
+/// use rknpu_sim::{Config, Machine, config::Mode};
+/// use rknpu_sys::uapi::{MemCreate, MemMap, MemSync};
+///
+/// for (mode, lost) in [(Mode::Fast, 0), (Mode::Strict, 4096)] {
+///     let machine = Machine::new(Config { mode, ..Config::default() });
+///     let file = machine.open();
+///     let mut buffer = MemCreate { flags: 0x403, size: 4096, ..Default::default() };
+///     file.call(&mut buffer)?;
+///     let mut map = MemMap { handle: buffer.handle, ..Default::default() };
+///     file.call(&mut map)?;
+///     file.mmap(map.offset, 4096)?.write(0, &[7]);
+///     // The wrong way round: what the CPU wrote is thrown away, the kernel's zeros too.
+///     let obj_addr = buffer.obj_addr;
+///     file.call(&mut MemSync { flags: 2, obj_addr, size: 4096, ..Default::default() })?;
+///     assert_eq!(machine.report().discarded, lost);
+/// }
+/// # Ok::<(), rustix::io::Errno>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// CACHEABLE buffers have a CPU view and a device view, joined by MEM_SYNC only.
@@ -93,6 +184,21 @@ pub enum Mode {
 }
 
 /// How the kernel was built with respect to domains.
+///
+/// ```
+/// use rknpu_sim::{Config, Machine, config::Domains};
+/// use rknpu_sys::{action, uapi::Action};
+///
+/// // How a program tells: after switching to domain 1, which is live?
+/// for (domains, live) in [(Domains::Real, 1), (Domains::Stub, 0)] {
+///     let file = Machine::new(Config { domains, ..Config::default() }).open();
+///     file.call(&mut Action { flags: action::SET_IOMMU_DOMAIN_ID, value: 1 })?;
+///     let mut domain = Action { flags: action::GET_IOMMU_DOMAIN_ID, value: 99 };
+///     file.call(&mut domain)?;
+///     assert_eq!(domain.value, live);
+/// }
+/// # Ok::<(), rustix::io::Errno>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Domains {
     /// CONFIG_NO_GKI: 16 domains.
@@ -103,6 +209,21 @@ pub enum Domains {
 }
 
 /// How the DMA API aligns addresses.
+///
+/// ```
+/// use rknpu_sim::{config::Alignment, iova::Space};
+///
+/// // 3 MiB below a page that is taken.
+/// for (alignment, at) in [
+///     (Alignment::PowerOfTwo, 0xFFC0_0000),
+///     (Alignment::Cap2MiB, 0xFFC0_0000),
+///     (Alignment::None, 0xFFCF_F000),
+/// ] {
+///     let mut space = Space::new(alignment);
+///     space.alloc_aligned(4096, 0);
+///     assert_eq!(space.alloc_aligned(3 << 20, 0), Some(at));
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Alignment {
     /// To the next power of two of the size, as mainline does.
@@ -115,6 +236,20 @@ pub enum Alignment {
 }
 
 /// Which addresses `obj_addr` shows.
+///
+/// ```
+/// use rknpu_sim::{Config, Machine, config::Addresses};
+/// use rknpu_sys::uapi::{MemCreate, MemDestroy};
+///
+/// let file = Machine::new(Config { addresses: Addresses::Reused, ..Config::default() }).open();
+/// let mut first = MemCreate { flags: 0x403, size: 4096, ..Default::default() };
+/// let mut second = first;
+/// file.call(&mut first)?;
+/// file.call(&mut MemDestroy { handle: first.handle, ..Default::default() })?;
+/// file.call(&mut second)?;
+/// assert_eq!(first.obj_addr, second.obj_addr); // what makes stale addresses hard to find
+/// # Ok::<(), rustix::io::Errno>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Addresses {
     /// Each object has its own, so that every use of a stale one is found.
@@ -126,6 +261,15 @@ pub enum Addresses {
 }
 
 /// Which clock waits go by.
+///
+/// ```
+/// use rknpu_sim::{Config, Machine, config::Clock};
+/// use std::time::Duration;
+///
+/// let machine = Machine::new(Config { clock: Clock::Virtual, ..Config::default() });
+/// machine.sleep(Duration::from_secs(3600)); // returns at once
+/// assert!(machine.now() >= Duration::from_secs(3600));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Clock {
     /// When every thread inside the simulator waits, time jumps to the next deadline.
@@ -136,6 +280,16 @@ pub enum Clock {
 }
 
 /// What happens where the real kernel would corrupt memory or oops.
+///
+/// ```
+/// use rknpu_sim::{Config, Machine, config::OnHazard};
+/// use rknpu_sys::uapi::MemSync;
+///
+/// let file = Machine::new(Config { on_hazard: OnHazard::Record, ..Config::default() }).open();
+/// let stale = file.call(&mut MemSync { flags: 1, obj_addr: 0x1234, size: 1, ..Default::default() });
+/// assert_eq!(stale, Err(rustix::io::Errno::FAULT));
+/// assert_eq!(file.machine().report().hazards.len(), 1);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnHazard {
     /// It is recorded; a call that would kill its process in the kernel returns EFAULT.
@@ -146,6 +300,17 @@ pub enum OnHazard {
 }
 
 /// A range of IOVA that is taken before the first call, as left behind by earlier users.
+///
+/// ```
+/// use rknpu_sim::{Config, Machine, config::Taken};
+/// use rknpu_sys::uapi::MemCreate;
+///
+/// // A window in pieces of 1 GiB and a page: no two gigabytes fit any more.
+/// let taken = vec![Taken { domain: 0, count: 3, bytes: 4096, gap: 1 << 30 }];
+/// let file = Machine::new(Config { taken, ..Config::default() }).open();
+/// let mut large = MemCreate { flags: 0x403, size: 2 << 30, ..Default::default() };
+/// assert_eq!(file.call(&mut large), Err(rustix::io::Errno::FAULT));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
     /// Domain, 0..=15.
@@ -159,6 +324,18 @@ pub struct Taken {
 }
 
 /// Figures that the hardware would give.
+///
+/// ```
+/// use rknpu_sim::{Config, Machine, config::Hardware};
+/// use rknpu_sys::{action, uapi::Action};
+///
+/// let hardware = Hardware { frequency: 600_000_000, ..Hardware::default() };
+/// let file = Machine::new(Config { hardware, ..Config::default() }).open();
+/// let mut clock = Action { flags: action::GET_FREQ, value: 0 };
+/// file.call(&mut clock)?;
+/// assert_eq!(clock.value, 600_000_000);
+/// # Ok::<(), rustix::io::Errno>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hardware {
     /// GET_HW_VERSION. The default was read on RK3588 boards by others.

@@ -4,10 +4,73 @@
 //! and amount, the interrupt mask, how many tasks. An [`Engine`] turns that into an [`Outcome`],
 //! reading and writing memory through the [`Bus`] only, that is, through the IOVA map of the domain
 //! that is live while the job runs.
+//!
+//! An engine that finishes every job at once, and writes down nothing.
+//!
+//! ```
+//! use rknpu_sim::engine::{Bus, Engine, Outcome, Run, Start};
+//! use rknpu_sim::{Config, Machine};
+//! use std::sync::Arc;
+//! # use rknpu_sim::File;
+//! # use rknpu_sys::uapi::{MemCreate, MemMap, SubcoreTask, Submit, Task};
+//! # use zerocopy::IntoBytes;
+//! # /// A job of one program on core 0, its task array in a new buffer.
+//! # fn job(file: &File) -> Result<Submit, rustix::io::Errno> {
+//! #     let mut buffer = MemCreate { flags: 0xb, size: 4096, ..Default::default() };
+//! #     file.call(&mut buffer)?;
+//! #     let mut map = MemMap { handle: buffer.handle, ..Default::default() };
+//! #     file.call(&mut map)?;
+//! #     let task = Task { int_mask: 0x300, regcfg_amount: 108, ..Default::default() };
+//! #     file.mmap(map.offset, 4096)?.write(0, task.as_bytes());
+//! #     Ok(Submit {
+//! #         flags: 5,
+//! #         timeout: 100,
+//! #         task_number: 1,
+//! #         task_obj_addr: buffer.obj_addr,
+//! #         core_mask: 1,
+//! #         fence_fd: -1,
+//! #         subcore_task: [SubcoreTask { task_start: 0, task_number: 1 }; 5],
+//! #         ..Default::default()
+//! #     })
+//! # }
+//!
+//! #[derive(Debug)]
+//! struct AtOnce;
+//!
+//! impl Engine for AtOnce {
+//!     fn run(&self, start: &Start, _: &dyn Bus) -> Run {
+//!         let outcome =
+//!             Outcome::Done { int_status: start.int_mask, tasks_done: start.tasks, busy_ns: 0 };
+//!         Run { outcome, findings: Vec::new() }
+//!     }
+//! }
+//!
+//! let file = Machine::new(Config { engine: Arc::new(AtOnce), ..Config::default() }).open();
+//! let mut job = job(&file)?;
+//! file.call(&mut job)?;
+//! assert_eq!(job.task_counter, 1);
+//! # Ok::<(), rustix::io::Errno>(())
+//! ```
 
 use std::fmt;
 
 /// One core's share of a job, as the driver programs it into the core's registers.
+///
+/// ```
+/// use rknpu_sim::engine::Start;
+///
+/// // What the driver programs for a submit of the tasks 0..3, with 5 as PC and PINGPONG.
+/// let start = Start {
+///     core: 0,
+///     regcmd_addr: 0xffff_0000,
+///     regcfg_amount: 108,
+///     tasks: 3,
+///     dma_base: 0,
+///     int_mask: 0x300,
+///     ping_pong: true,
+/// };
+/// assert_eq!(start.int_mask, rknpu_sys::regs::INT_DPU);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Start {
     /// Core, 0..=2.
@@ -27,6 +90,17 @@ pub struct Start {
 }
 
 /// How a core's work ends.
+///
+/// ```
+/// use rknpu_sim::engine::Outcome;
+///
+/// let busy = |outcome: &Outcome| match outcome {
+///     Outcome::Done { busy_ns, .. } => Some(*busy_ns),
+///     Outcome::Hang { .. } => None, // the driver's timeout decides
+/// };
+/// assert_eq!(busy(&Outcome::Done { int_status: 0x300, tasks_done: 1, busy_ns: 90 }), Some(90));
+/// assert_eq!(busy(&Outcome::Hang { task_counter: 0 }), None);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// An interrupt after `busy_ns` of core time.
@@ -46,6 +120,17 @@ pub enum Outcome {
 }
 
 /// A result, and everything about it that would be wrong or uncertain on a board.
+///
+/// ```
+/// use rknpu_sim::engine::{Outcome, Run};
+///
+/// // What a driver cannot see, but a test can: why the core hangs.
+/// let run = Run {
+///     outcome: Outcome::Hang { task_counter: 0 },
+///     findings: vec!["program at 0xffff0000: entry 3 names no register".into()],
+/// };
+/// assert_eq!(run.findings.len(), 1);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
     /// How the work ends.
@@ -55,6 +140,16 @@ pub struct Run {
 }
 
 /// An access that the IOMMU refuses.
+///
+/// ```
+/// use rknpu_sim::engine::BusFault;
+///
+/// let fault = BusFault { iova: 0xffff_f000, len: 8192, write: true, mapped: 4096 };
+/// assert_eq!(
+///     fault.to_string(),
+///     "write of 8192 bytes at IOVA 0xfffff000: only 4096 are mapped there in one buffer"
+/// );
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusFault {
     /// First byte asked for.
@@ -84,6 +179,36 @@ impl std::error::Error for BusFault {}
 ///
 /// A range must lie in one buffer; a program that runs from one buffer into the next is faulted even
 /// where the next happens to be mapped, because it is a mistake of the program.
+///
+/// ```
+/// use rknpu_sim::engine::{Bus, BusFault};
+/// use std::sync::Mutex;
+///
+/// /// One buffer at IOVA 0x1000 that notes what is written.
+/// #[derive(Default)]
+/// struct Page(Mutex<Vec<(u64, Vec<u8>)>>);
+///
+/// impl Bus for Page {
+///     fn read(&self, iova: u64, len: u64) -> Result<&[u8], BusFault> {
+///         let end = iova.saturating_add(len);
+///         if iova < 0x1000 || end > 0x2000 {
+///             return Err(BusFault { iova, len, write: false, mapped: 0 });
+///         }
+///         Ok(&[0; 4096][..len as usize])
+///     }
+///
+///     fn write(&self, iova: u64, bytes: &[u8]) -> Result<(), BusFault> {
+///         self.writable(iova, bytes.len() as u64)?;
+///         self.0.lock().expect("not poisoned").push((iova, bytes.to_vec()));
+///         Ok(())
+///     }
+/// }
+///
+/// let page = Page::default();
+/// page.write(0x1ffc, &[1, 2, 3, 4])?;
+/// assert!(page.write(0x1ffd, &[1, 2, 3, 4]).is_err_and(|fault| fault.write));
+/// # Ok::<(), BusFault>(())
+/// ```
 pub trait Bus: Sync {
     /// Bytes for reading.
     ///
@@ -107,6 +232,9 @@ pub trait Bus: Sync {
 }
 
 /// Plays the NPU: executes the job of one core.
+///
+/// [The module](self) shows one; this crate brings [`Npu`](crate::npu::Npu), which computes, and
+/// [`StandIn`](crate::replay::StandIn), which does as a program's address says.
 pub trait Engine: Send + Sync + fmt::Debug {
     /// Runs to the end, or says that it would never end. Called outside all locks of the driver
     /// model, from one thread per core at a time.

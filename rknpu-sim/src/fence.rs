@@ -30,6 +30,16 @@ pub(crate) struct Fences {
 }
 
 /// What a sync file shows.
+///
+/// ```
+/// use rknpu_sim::{Config, Machine};
+///
+/// let machine = Machine::new(Config::default());
+/// let fd = machine.foreign_fence()?;
+/// let info = machine.fence(fd).expect("a fence");
+/// assert!(!info.signalled);
+/// # Ok::<(), rustix::io::Errno>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FenceInfo {
     /// `rknpu-rknpu<context>-<sequence>`.

@@ -4,6 +4,15 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 /// Which node was opened.
+///
+/// ```
+/// use rknpu_sim::{Config, Machine, Node};
+///
+/// let machine = Machine::new(Config::default());
+/// let (card, render) = (machine.open_node(Node::Card), machine.open());
+/// assert_eq!(machine.report().files, 2);
+/// # drop((card, render));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Node {
     /// `cardN`: also CREATE_DUMB.

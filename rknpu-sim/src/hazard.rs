@@ -1,4 +1,21 @@
 //! What the driver would do to the kernel when it is misused.
+//!
+//! ```
+//! use rknpu_sim::{Config, Hazard, Machine};
+//! use rknpu_sys::uapi::{MemCreate, MemDestroy, MemSync};
+//!
+//! let machine = Machine::new(Config::default());
+//! let file = machine.open();
+//! let mut buffer = MemCreate { flags: 0x403, size: 4096, ..Default::default() };
+//! file.call(&mut buffer)?;
+//! file.call(&mut MemDestroy { handle: buffer.handle, ..Default::default() })?;
+//!
+//! // The kernel would follow a pointer into freed memory.
+//! let obj_addr = buffer.obj_addr;
+//! file.call(&mut MemSync { flags: 1, obj_addr, size: 4096, ..Default::default() }).unwrap_err();
+//! assert!(matches!(machine.report().hazards[0].hazard, Hazard::StaleObject { was: true, .. }));
+//! # Ok::<(), rustix::io::Errno>(())
+//! ```
 
 use crate::config::{Config, OnHazard};
 use crate::report::{CallKind, FINDINGS};
@@ -7,6 +24,16 @@ use serde::Serialize;
 use std::fmt;
 
 /// Something that the real kernel would have suffered from.
+///
+/// ```
+/// use rknpu_sim::Hazard;
+///
+/// let hazard = Hazard::CountBelowZero { count: -1 };
+/// assert_eq!(
+///     hazard.to_string(),
+///     "the domain count is -1: every switch of domain fails after 6 s until reboot"
+/// );
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[non_exhaustive]
 #[serde(rename_all = "snake_case")]
@@ -64,6 +91,13 @@ pub enum Hazard {
 
 impl Hazard {
     /// Whether the kernel would have killed the calling process on the spot.
+    ///
+    /// ```
+    /// use rknpu_sim::Hazard;
+    ///
+    /// assert!(Hazard::NoSupply.kills()); // a null pointer on the spot
+    /// assert!(!Hazard::FenceLeak.kills()); // memory lost, nothing more
+    /// ```
     pub fn kills(&self) -> bool {
         use Hazard as H;
         matches!(

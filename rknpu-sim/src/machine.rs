@@ -17,14 +17,14 @@ use std::time::Duration;
 ///
 /// ```
 /// use rknpu_sim::{Config, Machine};
-/// use rknpu_sys::{ioctl, uapi};
+/// use rknpu_sys::{action, uapi::Action};
 ///
 /// let machine = Machine::new(Config::default());
 /// let file = machine.open();
-/// let mut action = uapi::Action { flags: rknpu_sys::action::GET_DRV_VERSION, value: 0 };
-/// // SAFETY: the word and the struct belong together.
-/// unsafe { file.ioctl(ioctl::ACTION, (&raw mut action).cast()) }.unwrap();
-/// assert_eq!(action.value, 908);
+/// let mut version = Action { flags: action::GET_DRV_VERSION, value: 0 };
+/// file.call(&mut version)?;
+/// assert_eq!(version.value, 908);
+/// # Ok::<(), rustix::io::Errno>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Machine(Arc<Owned>);
@@ -41,6 +41,13 @@ impl Drop for Owned {
 
 impl Machine {
     /// A freshly booted machine.
+    ///
+    /// ```
+    /// use rknpu_sim::{Config, Machine};
+    ///
+    /// let machine = Machine::new(Config { sram: 1 << 20, ..Config::default() });
+    /// assert_eq!(machine.report().files, 0);
+    /// ```
     pub fn new(config: Config) -> Machine {
         Machine(Arc::new(Owned(Kernel::new(config))))
     }
@@ -50,11 +57,27 @@ impl Machine {
     }
 
     /// What it was made with.
+    ///
+    /// ```
+    /// use rknpu_sim::{Config, Machine};
+    ///
+    /// assert!(Machine::new(Config::default()).config().iommu);
+    /// ```
     pub fn config(&self) -> &Config {
         &self.kernel().config
     }
 
     /// Opens the render node.
+    ///
+    /// ```
+    /// use rknpu_sim::{Config, Machine};
+    ///
+    /// let machine = Machine::new(Config::default());
+    /// let file = machine.open();
+    /// assert_eq!(machine.report().files, 1);
+    /// drop(file);
+    /// assert_eq!(machine.report().files, 0);
+    /// ```
     pub fn open(&self) -> File {
         self.open_node(Node::Render)
     }
@@ -66,6 +89,19 @@ impl Machine {
     }
 
     /// What happened so far, and what is held.
+    ///
+    /// ```
+    /// use rknpu_sim::{CallKind, Config, Machine};
+    /// use rknpu_sys::uapi::MemCreate;
+    ///
+    /// let machine = Machine::new(Config::default());
+    /// let file = machine.open();
+    /// file.call(&mut MemCreate { flags: 0x403, size: 1 << 20, ..Default::default() })?;
+    /// let report = machine.report();
+    /// assert_eq!(report.calls[&CallKind::MemCreate].ok, 1);
+    /// assert_eq!((report.live, report.handles), (1 << 20, 1));
+    /// # Ok::<(), rustix::io::Errno>(())
+    /// ```
     pub fn report(&self) -> Report {
         Report::of(&self.kernel().enter())
     }
@@ -78,6 +114,20 @@ impl Machine {
     }
 
     /// Arms a fault.
+    ///
+    /// ```
+    /// use rknpu_sim::{Config, Fault, Machine};
+    /// use rknpu_sys::uapi::MemCreate;
+    ///
+    /// let machine = Machine::new(Config::default());
+    /// let file = machine.open();
+    /// // Another process sits in domain 1 for 10 s: a buffer in domain 2 waits its 6 s in vain.
+    /// machine.inject(Fault::BusyDomain { domain: 1, for_ms: 10_000 });
+    /// let mut create =
+    ///     MemCreate { flags: 0x403, size: 4096, iommu_domain_id: 2, ..Default::default() };
+    /// assert_eq!(file.call(&mut create), Err(rustix::io::Errno::INVAL));
+    /// assert!(machine.now().as_secs() >= 6);
+    /// ```
     pub fn inject(&self, fault: Fault) {
         let mut call = self.kernel().enter();
         match fault {
@@ -92,11 +142,38 @@ impl Machine {
     }
 
     /// Disarms all faults.
+    ///
+    /// ```
+    /// use rknpu_sim::{CallKind, Config, Fault, Machine};
+    /// use rknpu_sys::{action, uapi::Action};
+    /// use rustix::io::Errno;
+    ///
+    /// let machine = Machine::new(Config::default());
+    /// machine.inject(Fault::Call { kind: CallKind::Action, after: 0, times: 9, errno: Errno::IO });
+    /// machine.clear_faults();
+    /// machine.open().call(&mut Action { flags: action::GET_DRV_VERSION, value: 0 })?;
+    /// # Ok::<(), Errno>(())
+    /// ```
     pub fn clear_faults(&self) {
         self.kernel().enter().faults.clear();
     }
 
     /// Another driver's dma-buf of `len` bytes, as a dma-heap would make it.
+    ///
+    /// ```
+    /// use rknpu_sim::{Config, Machine};
+    /// use rknpu_sys::{drm::PrimeHandle, ioctl};
+    /// use std::os::fd::AsRawFd;
+    ///
+    /// let machine = Machine::new(Config::default());
+    /// let file = machine.open();
+    /// let heap = machine.foreign_buffer(1 << 20)?;
+    /// let mut import = PrimeHandle { fd: heap.as_raw_fd(), ..Default::default() };
+    /// // SAFETY: the word takes a `PrimeHandle`.
+    /// unsafe { file.ioctl(ioctl::PRIME_FD_TO_HANDLE, (&raw mut import).cast())? };
+    /// assert_eq!(import.handle, 1);
+    /// # Ok::<(), rustix::io::Errno>(())
+    /// ```
     ///
     /// # Errors
     /// EINVAL for no bytes, else what the host says.
@@ -111,6 +188,16 @@ impl Machine {
 
     /// Makes a memory file known as another driver's dma-buf of `len` bytes.
     ///
+    /// ```
+    /// use rknpu_sim::{Config, Machine};
+    /// use std::os::fd::AsFd;
+    ///
+    /// let machine = Machine::new(Config::default());
+    /// let memory = std::fs::File::open("/proc/self/exe")?; // any file that can be mapped
+    /// assert!(machine.adopt_buffer(memory.as_fd(), usize::MAX).is_err()); // longer than it is
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// EINVAL when the file is shorter, else what the host says.
     pub fn adopt_buffer(&self, file: BorrowedFd<'_>, len: usize) -> Result<(), Errno> {
@@ -120,6 +207,27 @@ impl Machine {
 
     /// Maps a dma-buf that [`File::ioctl`] exported. The driver always maps from its first page,
     /// whatever `offset` says.
+    ///
+    /// ```
+    /// use rknpu_sim::{Config, Machine};
+    /// use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    ///
+    /// let machine = Machine::new(Config::default());
+    /// let file = machine.open();
+    /// # use rknpu_sys::{drm::PrimeHandle, ioctl, uapi::MemCreate};
+    /// # let mut buffer = MemCreate { flags: 0x403, size: 8192, ..Default::default() };
+    /// # file.call(&mut buffer)?;
+    /// # let mut export = PrimeHandle { handle: buffer.handle, flags: 0o2000002, fd: -1 };
+    /// # // SAFETY: the word takes a `PrimeHandle`.
+    /// # unsafe { file.ioctl(ioctl::PRIME_HANDLE_TO_FD, (&raw mut export).cast())? };
+    /// # // SAFETY: the call has made this descriptor for us.
+    /// # let dma_buf = unsafe { OwnedFd::from_raw_fd(export.fd) };
+    /// let mapping = machine.mmap_dma_buf(dma_buf.as_raw_fd(), 0, 8192)?;
+    /// mapping.write(0, b"shared");
+    /// assert_eq!(mapping.len(), 8192);
+    /// # machine.descriptor_closed(dma_buf.as_raw_fd());
+    /// # Ok::<(), rustix::io::Errno>(())
+    /// ```
     ///
     /// # Errors
     /// EBADF when the descriptor is none of this machine's dma-bufs, EINVAL for a range past its end.
@@ -135,6 +243,27 @@ impl Machine {
 
     /// Tells the machine that the program has closed a descriptor that came from PRIME or FENCE_OUT,
     /// which the machine cannot see. Returns whether it was one.
+    ///
+    /// ```
+    /// use rknpu_sim::{Config, Machine};
+    /// use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    ///
+    /// let machine = Machine::new(Config::default());
+    /// let file = machine.open();
+    /// # use rknpu_sys::{drm::PrimeHandle, ioctl, uapi::MemCreate};
+    /// # let mut buffer = MemCreate { flags: 0x403, size: 8192, ..Default::default() };
+    /// # file.call(&mut buffer)?;
+    /// # let mut export = PrimeHandle { handle: buffer.handle, flags: 0o2000002, fd: -1 };
+    /// # // SAFETY: the word takes a `PrimeHandle`.
+    /// # unsafe { file.ioctl(ioctl::PRIME_HANDLE_TO_FD, (&raw mut export).cast())? };
+    /// # // SAFETY: the call has made this descriptor for us.
+    /// # let dma_buf = unsafe { OwnedFd::from_raw_fd(export.fd) };
+    /// let number = dma_buf.as_raw_fd();
+    /// drop(dma_buf);
+    /// assert!(machine.descriptor_closed(number));
+    /// assert!(!machine.descriptor_closed(number)); // no longer one
+    /// # Ok::<(), rustix::io::Errno>(())
+    /// ```
     pub fn descriptor_closed(&self, fd: RawFd) -> bool {
         let mut call = self.kernel().enter();
         if call.fences.closed(fd) {
@@ -155,6 +284,16 @@ impl Machine {
     }
 
     /// What a fence's descriptor shows, when it is one.
+    ///
+    /// ```
+    /// use rknpu_sim::{Config, Machine};
+    ///
+    /// let machine = Machine::new(Config::default());
+    /// let fd = machine.foreign_fence()?;
+    /// assert!(machine.fence(fd).is_some_and(|fence| !fence.signalled));
+    /// assert!(machine.fence(0).is_none()); // standard input
+    /// # Ok::<(), rustix::io::Errno>(())
+    /// ```
     pub fn fence(&self, fd: RawFd) -> Option<FenceInfo> {
         let call = self.kernel().enter();
         call.fences.info(call.fences.of(fd)?)
@@ -176,6 +315,43 @@ impl Machine {
 
     /// Another driver's fence, not signalled: a descriptor that FENCE_IN takes and waits for.
     ///
+    /// ```
+    /// use rknpu_sim::{Config, Machine};
+    /// use std::time::Duration;
+    /// # use rustix::io::Errno;
+    /// # use rknpu_sim::File;
+    /// # use rknpu_sys::uapi::{MemCreate, MemMap, SubcoreTask, Submit, Task};
+    /// # use zerocopy::IntoBytes;
+    /// # /// A job of one program on core 0, its task array in a new buffer.
+    /// # fn job(file: &File) -> Result<Submit, rustix::io::Errno> {
+    /// #     let mut buffer = MemCreate { flags: 0xb, size: 4096, ..Default::default() };
+    /// #     file.call(&mut buffer)?;
+    /// #     let mut map = MemMap { handle: buffer.handle, ..Default::default() };
+    /// #     file.call(&mut map)?;
+    /// #     let task = Task { int_mask: 0x300, regcfg_amount: 108, ..Default::default() };
+    /// #     file.mmap(map.offset, 4096)?.write(0, task.as_bytes());
+    /// #     Ok(Submit {
+    /// #         flags: 5,
+    /// #         timeout: 100,
+    /// #         task_number: 1,
+    /// #         task_obj_addr: buffer.obj_addr,
+    /// #         core_mask: 1,
+    /// #         fence_fd: -1,
+    /// #         subcore_task: [SubcoreTask { task_start: 0, task_number: 1 }; 5],
+    /// #         ..Default::default()
+    /// #     })
+    /// # }
+    ///
+    /// let machine = Machine::new(Config::default());
+    /// let file = machine.open();
+    /// let fence_fd = machine.foreign_fence()?;
+    /// // FENCE_IN: the job waits for the fence as long as its timeout lasts.
+    /// let mut waits = Submit { flags: 5 | 8, fence_fd, ..job(&file)? };
+    /// assert!(file.call(&mut waits).is_err());
+    /// assert!(machine.now() >= Duration::from_millis(100));
+    /// # Ok::<(), Errno>(())
+    /// ```
+    ///
     /// # Errors
     /// What the host says when no descriptor can be had.
     pub fn foreign_fence(&self) -> Result<RawFd, Errno> {
@@ -185,6 +361,16 @@ impl Machine {
     }
 
     /// Signals a fence; whether the descriptor is one.
+    ///
+    /// ```
+    /// use rknpu_sim::{Config, Machine};
+    ///
+    /// let machine = Machine::new(Config::default());
+    /// let fd = machine.foreign_fence()?;
+    /// assert!(machine.signal_fence(fd));
+    /// assert!(machine.fence(fd).is_some_and(|fence| fence.signalled));
+    /// # Ok::<(), rustix::io::Errno>(())
+    /// ```
     pub fn signal_fence(&self, fd: RawFd) -> bool {
         let mut call = self.kernel().enter();
         let fence = call.fences.of(fd);
@@ -196,6 +382,18 @@ impl Machine {
 
     /// Waits on the machine's clock until a fence is signalled, or `timeout` has passed; whether it
     /// was. A descriptor that is no fence is never signalled.
+    ///
+    /// ```
+    /// use rknpu_sim::{Config, Machine};
+    /// use std::time::Duration;
+    ///
+    /// let machine = Machine::new(Config::default());
+    /// let fd = machine.foreign_fence()?;
+    /// assert!(!machine.wait_fence(fd, Duration::from_secs(60))); // a minute of the machine's clock
+    /// machine.signal_fence(fd);
+    /// assert!(machine.wait_fence(fd, Duration::ZERO));
+    /// # Ok::<(), rustix::io::Errno>(())
+    /// ```
     pub fn wait_fence(&self, fd: RawFd, timeout: Duration) -> bool {
         let mut call = self.kernel().enter();
         let deadline = call.time.now().saturating_add(nanos(timeout));
@@ -213,22 +411,56 @@ impl Machine {
 
     /// The text of one of the driver's files under debugfs and procfs: `version`, `load`, `power`,
     /// `freq`, `volt`, `delayms`, `reset`, and `mm` where there is SRAM.
+    ///
+    /// ```
+    /// use rknpu_sim::{Config, Machine};
+    ///
+    /// let machine = Machine::new(Config::default());
+    /// assert_eq!(machine.knob("version").as_deref(), Some("RKNPU driver: v0.9.8\n"));
+    /// assert_eq!(machine.knob("mm"), None); // no SRAM
+    /// ```
     pub fn knob(&self, name: &str) -> Option<String> {
         self.kernel().enter().knob(self.config(), name)
     }
 
     /// Lets time pass on the machine's clock.
+    ///
+    /// ```
+    /// use rknpu_sim::{Config, Machine};
+    /// use std::time::Duration;
+    ///
+    /// let machine = Machine::new(Config::default());
+    /// machine.sleep(Duration::from_secs(3));
+    /// assert_eq!(machine.now(), Duration::from_secs(3));
+    /// ```
     pub fn sleep(&self, time: Duration) {
         self.kernel().enter().sleep(nanos(time));
     }
 
     /// Time since the machine was made, on its own clock.
+    ///
+    /// ```
+    /// use rknpu_sim::{Config, Machine};
+    ///
+    /// assert!(Machine::new(Config::default()).now().is_zero());
+    /// ```
     pub fn now(&self) -> Duration {
         Duration::from_nanos(self.kernel().enter().time.now())
     }
 
     /// Makes the calling thread one for which the virtual clock waits even between its calls, until
     /// the value is dropped (by the same thread).
+    ///
+    /// ```
+    /// use rknpu_sim::{Config, Machine};
+    /// use std::time::Duration;
+    ///
+    /// let machine = Machine::new(Config::default());
+    /// let acting = machine.actor();
+    /// // Other threads' waits do not end before this thread waits or stops acting.
+    /// assert_eq!(machine.now(), Duration::ZERO);
+    /// drop(acting);
+    /// ```
     pub fn actor(&self) -> Acting {
         Acting { _actor: self.kernel().act() }
     }
@@ -240,12 +472,25 @@ fn nanos(time: Duration) -> u64 {
 
 /// See [`Machine::actor`].
 #[derive(Debug)]
+#[must_use = "the thread counts as acting until this is dropped"]
 pub struct Acting {
     _actor: Actor,
 }
 
 /// An open file on a machine's node. Dropping it closes it: its handles go when its last mapping
 /// has gone.
+///
+/// ```
+/// use rknpu_sim::{Config, Machine};
+/// use rknpu_sys::uapi::MemCreate;
+///
+/// let machine = Machine::new(Config::default());
+/// let file = machine.open();
+/// file.call(&mut MemCreate { flags: 0x403, size: 4096, ..Default::default() })?;
+/// drop(file); // and its handles with it
+/// assert_eq!(machine.report().objects, 0);
+/// # Ok::<(), rustix::io::Errno>(())
+/// ```
 #[derive(Debug)]
 pub struct File {
     machine: Machine,
@@ -254,6 +499,13 @@ pub struct File {
 
 impl File {
     /// The machine.
+    ///
+    /// ```
+    /// use rknpu_sim::{Config, Machine};
+    ///
+    /// let file = Machine::new(Config::default()).open(); // the file keeps the machine
+    /// assert_eq!(file.machine().report().files, 1);
+    /// ```
     pub fn machine(&self) -> &Machine {
         &self.machine
     }
@@ -269,6 +521,23 @@ impl File {
     /// Books a mapping of `len` bytes at an offset of MEM_MAP, without mapping anything: for those
     /// who map the buffer's file themselves.
     ///
+    /// ```
+    /// use rknpu_sim::{Config, Machine};
+    ///
+    /// let machine = Machine::new(Config::default());
+    /// let file = machine.open();
+    /// # use rknpu_sys::uapi::{MemCreate, MemMap};
+    /// # let mut buffer = MemCreate { flags: 0x403, size: 8192, ..Default::default() };
+    /// # file.call(&mut buffer)?;
+    /// # let mut map = MemMap { handle: buffer.handle, ..Default::default() };
+    /// # file.call(&mut map)?;
+    /// let reservation = file.reserve(map.offset, 8192)?;
+    /// assert_eq!(machine.report().mappings, 1);
+    /// drop(reservation);
+    /// assert_eq!(machine.report().mappings, 0);
+    /// # Ok::<(), rustix::io::Errno>(())
+    /// ```
+    ///
     /// # Errors
     /// As `mmap(2)` on the driver's node: EINVAL for an offset or length that is no buffer's, EACCES
     /// without a handle in this file, ENXIO for a buffer that fell back from contiguous memory.
@@ -279,6 +548,22 @@ impl File {
     }
 
     /// `mmap(2)`: maps a buffer, shared, readable and writable.
+    ///
+    /// ```
+    /// use rknpu_sim::{Config, Machine};
+    ///
+    /// let machine = Machine::new(Config::default());
+    /// let file = machine.open();
+    /// # use rknpu_sys::uapi::{MemCreate, MemMap};
+    /// # let mut buffer = MemCreate { flags: 0x403, size: 8192, ..Default::default() };
+    /// # file.call(&mut buffer)?;
+    /// # let mut map = MemMap { handle: buffer.handle, ..Default::default() };
+    /// # file.call(&mut map)?;
+    /// let mapping = file.mmap(map.offset, 8192)?;
+    /// mapping.write(8190, &[1, 2]);
+    /// assert!(file.mmap(map.offset + 1, 8192).is_err());
+    /// # Ok::<(), rustix::io::Errno>(())
+    /// ```
     ///
     /// # Errors
     /// As [`File::reserve`]; ENOMEM when the host has no address space.
@@ -297,6 +582,25 @@ impl Drop for File {
 }
 
 /// A mapping as far as the driver is concerned: it holds the buffer and the file until dropped.
+///
+/// ```
+/// use rknpu_sim::{Config, Machine};
+///
+/// let machine = Machine::new(Config::default());
+/// let file = machine.open();
+/// # use rknpu_sys::uapi::{MemCreate, MemMap};
+/// # let mut buffer = MemCreate { flags: 0x403, size: 8192, ..Default::default() };
+/// # file.call(&mut buffer)?;
+/// # let mut map = MemMap { handle: buffer.handle, ..Default::default() };
+/// # file.call(&mut map)?;
+/// // A mapping outlives its handle and its file.
+/// let reservation = file.reserve(map.offset, 8192)?;
+/// drop(file);
+/// assert_eq!(machine.report().objects, 1);
+/// drop(reservation);
+/// assert_eq!(machine.report().objects, 0);
+/// # Ok::<(), rustix::io::Errno>(())
+/// ```
 #[derive(Debug)]
 pub struct Reservation {
     machine: Machine,
@@ -305,6 +609,21 @@ pub struct Reservation {
 
 impl Reservation {
     /// The buffer's memory file; the mapping begins at its first byte.
+    ///
+    /// ```
+    /// use rknpu_sim::{Config, Machine};
+    ///
+    /// let machine = Machine::new(Config::default());
+    /// let file = machine.open();
+    /// # use rknpu_sys::uapi::{MemCreate, MemMap};
+    /// # let mut buffer = MemCreate { flags: 0x403, size: 8192, ..Default::default() };
+    /// # file.call(&mut buffer)?;
+    /// # let mut map = MemMap { handle: buffer.handle, ..Default::default() };
+    /// # file.call(&mut map)?;
+    /// let reservation = file.reserve(map.offset, 8192)?;
+    /// assert!(rustix::fs::fstat(reservation.file())?.st_size >= 8192);
+    /// # Ok::<(), rustix::io::Errno>(())
+    /// ```
     pub fn file(&self) -> BorrowedFd<'_> {
         self.mapped.backing.file()
     }
@@ -317,6 +636,24 @@ impl Drop for Reservation {
 }
 
 /// A mapped buffer. Dropping it unmaps it.
+///
+/// ```
+/// use rknpu_sim::{Config, Machine};
+///
+/// let machine = Machine::new(Config::default());
+/// let file = machine.open();
+/// # use rknpu_sys::uapi::{MemCreate, MemMap};
+/// # let mut buffer = MemCreate { flags: 0x403, size: 8192, ..Default::default() };
+/// # file.call(&mut buffer)?;
+/// # let mut map = MemMap { handle: buffer.handle, ..Default::default() };
+/// # file.call(&mut map)?;
+/// let mapping = file.mmap(map.offset, 8192)?;
+/// mapping.write(100, b"weights");
+/// let mut read = [0; 7];
+/// mapping.read(100, &mut read);
+/// assert_eq!(&read, b"weights");
+/// # Ok::<(), rustix::io::Errno>(())
+/// ```
 #[derive(Debug)]
 pub struct Mapping {
     // Unmapped before the driver is told.
@@ -361,6 +698,17 @@ impl Mapping {
 
 /// Sets the CPU that this thread's calls count as coming from. The kernel keeps freed addresses per
 /// CPU; without this every thread counts as CPU 0.
+///
+/// ```
+/// use rknpu_sim::{config::Alignment, iova::Space};
+///
+/// // What CPU 1 freed, CPU 0 does not find.
+/// rknpu_sim::set_cpu(1);
+/// let mut space = Space::new(Alignment::PowerOfTwo);
+/// let first = space.alloc_aligned(4096, 0).expect("an empty space");
+/// space.free_aligned(first, 4096, 1);
+/// assert_ne!(space.alloc_aligned(4096, 0), Some(first));
+/// ```
 pub fn set_cpu(cpu: usize) {
     crate::kernel::set_cpu(cpu);
 }

@@ -1,4 +1,20 @@
 //! What happened: calls, bytes, what is still held, and what would have hurt the kernel.
+//!
+//! ```
+//! use rknpu_sim::{Config, Machine};
+//! use rknpu_sys::uapi::{MemCreate, MemDestroy};
+//!
+//! let machine = Machine::new(Config::default());
+//! let file = machine.open();
+//! let mut buffer = MemCreate { flags: 0x403, size: 8192, ..Default::default() };
+//! file.call(&mut buffer)?;
+//! file.call(&mut MemDestroy { handle: buffer.handle, ..Default::default() })?;
+//! // What a test of a driver's user asks at its end: nothing left, nothing wrong.
+//! let report = machine.report();
+//! assert_eq!((report.objects, report.live, report.peak), (0, 0, 8192));
+//! assert!(report.is_clean());
+//! # Ok::<(), rustix::io::Errno>(())
+//! ```
 
 use crate::hazard::Hazard;
 use crate::object::Object;
@@ -7,6 +23,16 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Kinds of calls.
+///
+/// ```
+/// use rknpu_sim::{CallKind, Config, Machine};
+/// use rknpu_sys::{action, uapi::Action};
+///
+/// let machine = Machine::new(Config::default());
+/// machine.open().call(&mut Action { flags: action::GET_DRV_VERSION, value: 0 })?;
+/// assert_eq!(machine.report().calls.keys().collect::<Vec<_>>(), [&CallKind::Action]);
+/// # Ok::<(), rustix::io::Errno>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)] // The calls' own names.
@@ -29,6 +55,16 @@ pub enum CallKind {
 }
 
 /// Calls of one kind.
+///
+/// ```
+/// use rknpu_sim::{CallKind, Config, Machine, report::Calls};
+/// use rknpu_sys::{action, uapi::Action};
+///
+/// let machine = Machine::new(Config::default());
+/// let refused = machine.open().call(&mut Action { flags: action::POWER_ON, value: 0 });
+/// assert!(refused.is_err());
+/// assert_eq!(machine.report().calls[&CallKind::Action], Calls { ok: 0, failed: 1 });
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Calls {
     /// Succeeded.
@@ -38,6 +74,19 @@ pub struct Calls {
 }
 
 /// A hazard and how often it was met.
+///
+/// ```
+/// use rknpu_sim::{Config, Machine};
+/// use rknpu_sys::uapi::MemSync;
+///
+/// let machine = Machine::new(Config::default());
+/// let file = machine.open();
+/// for _ in 0..3 {
+///     let forged = MemSync { flags: 1, obj_addr: 0x1234, size: 1, ..Default::default() };
+///     assert!(file.call(&mut { forged }).is_err());
+/// }
+/// assert_eq!(machine.report().hazards[0].times, 3);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Met {
     /// What.
@@ -102,6 +151,19 @@ impl Books {
 }
 
 /// One domain's use.
+///
+/// ```
+/// use rknpu_sim::{Config, Machine};
+/// use rknpu_sys::uapi::MemCreate;
+///
+/// let machine = Machine::new(Config::default());
+/// let file = machine.open();
+/// let domain = MemCreate { flags: 0x403, size: 1 << 20, iommu_domain_id: 2, ..Default::default() };
+/// file.call(&mut { domain })?;
+/// let used = machine.report().domains.into_iter().find(|domain| domain.domain == 2);
+/// assert_eq!(used.map(|domain| (domain.mapped, domain.ranges)), Some((1 << 20, 1)));
+/// # Ok::<(), rustix::io::Errno>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DomainUse {
     /// Domain.
@@ -119,6 +181,14 @@ pub struct DomainUse {
 }
 
 /// A machine's report.
+///
+/// ```
+/// use rknpu_sim::{Config, Machine};
+///
+/// let report = machine_that_did_nothing().report();
+/// assert_eq!((report.jobs, report.current_domain, report.domain_count), (0, 0, 0));
+/// # fn machine_that_did_nothing() -> Machine { Machine::new(Config::default()) }
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// Calls by kind.
@@ -171,6 +241,15 @@ pub struct Report {
 
 impl Report {
     /// Whether nothing would have hurt the kernel and nothing was found wrong.
+    ///
+    /// ```
+    /// use rknpu_sim::Report;
+    ///
+    /// let mut report = Report::default();
+    /// assert!(report.is_clean());
+    /// report.findings.insert("core 0: a missing sync".into(), 1);
+    /// assert!(!report.is_clean());
+    /// ```
     pub fn is_clean(&self) -> bool {
         self.hazards.is_empty() && self.findings.is_empty()
     }

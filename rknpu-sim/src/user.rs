@@ -2,9 +2,11 @@
 
 use crate::calls;
 use crate::machine::File;
+use rknpu_sys::ioctl::Request;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::ffi::c_void;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Addresses below are never mapped.
 const LOWEST: usize = 4096;
@@ -70,6 +72,23 @@ impl Arg {
 impl File {
     /// `ioctl(2)`: what the driver would return, having done what it would do.
     ///
+    /// ```
+    /// use rknpu_sim::{Config, Machine};
+    /// use rknpu_sys::{drm::Version, ioctl};
+    ///
+    /// let file = Machine::new(Config::default()).open();
+    /// let mut name = [0u8; 16];
+    /// let mut version = Version {
+    ///     name_len: 16,
+    ///     name: name.as_mut_ptr().expose_provenance() as u64,
+    ///     ..Default::default()
+    /// };
+    /// // SAFETY: the word takes a `Version`, whose name is `name`, 16 bytes long.
+    /// unsafe { file.ioctl(ioctl::DRM_VERSION, (&raw mut version).cast())? };
+    /// assert_eq!(&name[..version.name_len as usize], b"rknpu");
+    /// # Ok::<(), rustix::io::Errno>(())
+    /// ```
+    ///
     /// # Safety
     /// `arg` points to as many bytes as `request` says, readable and writable; addresses that the
     /// struct holds for the kernel to write texts to are writable for the lengths beside them.
@@ -81,9 +100,29 @@ impl File {
         self.issue(Arg { request, at: arg.cast(), read_only: false })
     }
 
+    /// [`File::ioctl`] for a struct that belongs to one word.
+    ///
+    /// ```
+    /// use rknpu_sim::{Config, Machine};
+    /// use rknpu_sys::uapi::MemCreate;
+    ///
+    /// let file = Machine::new(Config::default()).open();
+    /// let mut buffer = MemCreate { flags: 0x403, size: 5000, ..Default::default() };
+    /// file.call(&mut buffer)?;
+    /// assert_eq!((buffer.handle, buffer.size), (1, 8192)); // rounded up to pages
+    /// # Ok::<(), rustix::io::Errno>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`File::ioctl`]. EINVAL for a [`Version`](rknpu_sys::drm::Version) that holds addresses:
+    /// where they point only `ioctl`'s caller can vouch for.
+    pub fn call<T: Request + FromBytes + IntoBytes>(&self, args: &mut T) -> Result<(), Errno> {
+        self.call_bytes(T::REQUEST, args.as_mut_bytes()).map(drop)
+    }
+
     /// A call on a struct of the simulator's own. EINVAL when it is shorter than the word says, or
     /// holds addresses for the call to write to.
-    pub(crate) fn call(&self, request: u32, bytes: &mut [u8]) -> Result<i32, Errno> {
+    pub(crate) fn call_bytes(&self, request: u32, bytes: &mut [u8]) -> Result<i32, Errno> {
         self.call_at(Place::Good, request, bytes)
     }
 

@@ -107,7 +107,8 @@ uapi! {
     ///
     /// const O_RDWR: u32 = 2;
     /// const O_CLOEXEC: u32 = 0o2000000;
-    /// let wanted = DmaHeapAllocation { len: 64 << 10, fd_flags: O_RDWR | O_CLOEXEC, ..Default::default() };
+    /// let fd_flags = O_RDWR | O_CLOEXEC;
+    /// let wanted = DmaHeapAllocation { len: 64 << 10, fd_flags, ..Default::default() };
     /// assert_eq!(wanted.heap_flags, 0);
     /// assert_eq!(ioctl::DMA_HEAP_ALLOC, 0xC018_4800);
     /// ```

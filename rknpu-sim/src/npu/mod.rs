@@ -10,6 +10,17 @@
 //! rows and batches). Integer results are exact; fp16 products are added in fp32 in the order of k.
 //! Sources: register layouts and limits as public reverse engineering and drivers found them on
 //! boards; what is inferred says so where it stands.
+//!
+//! ```
+//! use rknpu_sim::npu::{Npu, Timing};
+//! use rknpu_sim::{Config, Machine};
+//! use std::sync::Arc;
+//!
+//! // A machine whose NPU computes, and takes no time.
+//! let engine = Arc::new(Npu::new(Timing::instant()));
+//! let machine = Machine::new(Config { engine, ..Config::default() });
+//! assert!(machine.report().is_clean());
+//! ```
 
 mod constants;
 mod cube;
@@ -74,6 +85,14 @@ pub struct Npu {
 
 impl Npu {
     /// Cores that take the times of `timing`.
+    ///
+    /// ```
+    /// use rknpu_sim::npu::{Npu, Timing};
+    ///
+    /// // A board with slower memory.
+    /// let npu = Npu::new(Timing { weight_bytes_per_second: 10_000_000_000, ..Timing::default() });
+    /// assert!(format!("{npu:?}").contains("10000000000"));
+    /// ```
     pub fn new(timing: Timing) -> Npu {
         Npu { timing, scratch: Default::default() }
     }

@@ -45,6 +45,12 @@ impl Default for Timing {
 
 impl Timing {
     /// No time at all. A speed of 0 counts as unlimited.
+    ///
+    /// ```
+    /// use rknpu_sim::npu::Timing;
+    ///
+    /// assert_eq!(Timing::instant().int8_ops_per_second, 0); // unlimited
+    /// ```
     pub const fn instant() -> Timing {
         Timing {
             submit_floor_ns: 0,

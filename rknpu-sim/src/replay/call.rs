@@ -48,7 +48,7 @@ impl Run<'_> {
         let size = (request >> 16) as usize & 0x3fff;
         let before = self.build(step, size);
         let mut bytes = before.clone();
-        let result = file.call(low(Some(request)), &mut bytes);
+        let result = file.call_bytes(low(Some(request)), &mut bytes);
         drop(file);
         self.outcome(n, step, &result);
         self.learn(step, &bytes, result.is_ok());
@@ -203,7 +203,13 @@ impl Run<'_> {
             if !same {
                 let unchanged = Value::from("unchanged");
                 let recorded = changed.get(*name).unwrap_or(&unchanged);
-                self.differ(n, name, recorded, &format!("{simulated:#x}"));
+                // In the base that the recording has, to be read side by side.
+                let simulated = if recorded.is_number() {
+                    simulated.to_string()
+                } else {
+                    format!("{simulated:#x}")
+                };
+                self.differ(n, name, recorded, &simulated);
             }
         }
         let mut rest = before.iter().zip(now).zip(known).filter(|(_, known)| !known);

@@ -20,6 +20,17 @@ const JOB_ENDED: &str = "end of a job";
 const UNTIL_ALL_TIMED_OUT: Duration = Duration::from_secs(120);
 
 /// How a recording ended that the kernel's death ended, and what the model says to the same call.
+///
+/// ```
+/// use rknpu_sim::replay::Fatal;
+///
+/// let fatal = Fatal {
+///     function: "rknpu_gem_sync_ioctl".into(),
+///     call: Some("MEM_SYNC".into()),
+///     hazard: Some("MEM_SYNC of object 0x1000, which has no bytes".into()),
+/// };
+/// assert!(!fatal.is_silent());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fatal {
     /// The kernel function that oopsed.
@@ -32,6 +43,13 @@ pub struct Fatal {
 
 impl Fatal {
     /// Whether the model let a call pass that the kernel died of.
+    ///
+    /// ```
+    /// use rknpu_sim::replay::Fatal;
+    ///
+    /// let unseen = Fatal { function: "memcpy".into(), call: Some("SUBMIT".into()), hazard: None };
+    /// assert!(unseen.is_silent());
+    /// ```
     pub fn is_silent(&self) -> bool {
         self.call.is_some() && self.hazard.is_none()
     }
@@ -88,7 +106,7 @@ pub(crate) fn die(
     let (call, made) = match (call, file) {
         (Some((name, request)), Some(file)) => {
             // It dies; what it would return is seen by nobody.
-            let _ = file.call(request, &mut bytes);
+            let _ = file.call_bytes(request, &mut bytes);
             (Some(name), true)
         }
         _ => {

@@ -42,6 +42,13 @@ use std::path::{Path, PathBuf};
 const VARIATIONS: u64 = 96;
 
 /// Why a recording could not be replayed.
+///
+/// ```
+/// use rknpu_sim::replay::{self, ReplayError};
+///
+/// let missing = replay::folder("no/such/folder".as_ref()).unwrap_err();
+/// assert!(matches!(missing, ReplayError::Read { .. }));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplayError {
@@ -70,6 +77,24 @@ pub enum ReplayError {
 }
 
 /// A field that is not as recorded.
+///
+/// ```
+/// # use rknpu_sim::replay::Trace;
+/// # let trace: Trace = serde_json::from_str(
+/// #     r#"{ "group": "actions", "scenarios": [{ "name": "version", "steps": [
+/// #         { "op": "open", "step": "open", "in": { "fd": "A", "path": "/dev/dri/renderD128" },
+/// #           "expect": { "errno": "0" } },
+/// #         { "op": "ACTION", "step": "ask", "fd": "A", "req": "0xc0086440",
+/// #           "in": { "flags": 1, "value": 0 },
+/// #           "expect": { "errno": "0", "out_changed": { "value": 907 } } }] }] }"#,
+/// # )?;
+/// // A recording of an older driver.
+/// let replayed = rknpu_sim::replay::replay(&trace, &trace.scenarios[0]);
+/// let difference = &replayed.differences[0];
+/// assert_eq!(difference.field, "value");
+/// assert_eq!((&*difference.recorded, &*difference.simulated), ("907", "908"));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
     /// The step's number.
@@ -96,6 +121,12 @@ pub struct NotCompared {
 }
 
 /// Steps in all, by what came of them.
+///
+/// ```
+/// use rknpu_sim::replay::{Results, Totals};
+///
+/// assert_eq!(Results::default().totals(), Totals::default());
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
     /// All.
@@ -109,6 +140,21 @@ pub struct Totals {
 }
 
 /// What came of a scenario.
+///
+/// ```
+/// # use rknpu_sim::replay::Trace;
+/// # let trace: Trace = serde_json::from_str(
+/// #     r#"{ "group": "actions", "scenarios": [{ "name": "version", "steps": [
+/// #         { "op": "open", "step": "open", "in": { "fd": "A", "path": "/dev/dri/renderD128" },
+/// #           "expect": { "errno": "0" } },
+/// #         { "op": "ACTION", "step": "ask", "fd": "A", "req": "0xc0086440",
+/// #           "in": { "flags": 1, "value": 0 },
+/// #           "expect": { "errno": "0", "out_changed": { "value": 908 } } }] }] }"#,
+/// # )?;
+/// let replayed = rknpu_sim::replay::replay(&trace, &trace.scenarios[0]);
+/// assert_eq!((replayed.steps, replayed.equal, replayed.unequal), (2, 2, 0));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Replayed {
     /// Name.
@@ -137,6 +183,24 @@ pub struct Replayed {
 }
 
 /// What came of a folder.
+///
+/// ```
+/// # use rknpu_sim::replay::Trace;
+/// # let trace: Trace = serde_json::from_str(
+/// #     r#"{ "group": "actions", "scenarios": [{ "name": "version", "steps": [
+/// #         { "op": "open", "step": "open", "in": { "fd": "A", "path": "/dev/dri/renderD128" },
+/// #           "expect": { "errno": "0" } },
+/// #         { "op": "ACTION", "step": "ask", "fd": "A", "req": "0xc0086440",
+/// #           "in": { "flags": 1, "value": 0 },
+/// #           "expect": { "errno": "0", "out_changed": { "value": 908 } } }] }] }"#,
+/// # )?;
+/// use rknpu_sim::replay::{Results, replay};
+///
+/// let scenarios = trace.scenarios.iter().map(|scenario| replay(&trace, scenario)).collect();
+/// let results = Results { scenarios };
+/// assert!(results.to_string().contains("1 scenarios, 2 steps, 2 equal, 0 unequal"));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Results {
     /// One per scenario.
@@ -146,6 +210,21 @@ pub struct Results {
 impl Replayed {
     /// Whether every field that was compared is as recorded, and the kernel's death, if it died, has
     /// its hazard.
+    ///
+    /// ```
+    /// # use rknpu_sim::replay::Trace;
+    /// # let trace: Trace = serde_json::from_str(
+    /// #     r#"{ "group": "actions", "scenarios": [{ "name": "version", "steps": [
+    /// #         { "op": "open", "step": "open", "in": { "fd": "A", "path": "/dev/dri/renderD128" },
+    /// #           "expect": { "errno": "0" } },
+    /// #         { "op": "ACTION", "step": "ask", "fd": "A", "req": "0xc0086440",
+    /// #           "in": { "flags": 1, "value": 0 },
+    /// #           "expect": { "errno": "0", "out_changed": { "value": 907 } } }] }] }"#,
+    /// # )?;
+    /// let replayed = rknpu_sim::replay::replay(&trace, &trace.scenarios[0]);
+    /// assert!(!replayed.is_equal()); // recorded from 0.9.7
+    /// # Ok::<(), serde_json::Error>(())
+    /// ```
     pub fn is_equal(&self) -> bool {
         self.unequal == 0 && !self.fatal.as_ref().is_some_and(Fatal::is_silent)
     }
@@ -154,11 +233,24 @@ impl Replayed {
 impl Results {
     /// Whether every field that was compared is as recorded, and every death of the kernel has its
     /// hazard.
+    ///
+    /// ```
+    /// use rknpu_sim::replay::Results;
+    ///
+    /// assert!(Results::default().all_equal()); // nothing differs
+    /// ```
     pub fn all_equal(&self) -> bool {
         self.scenarios.iter().all(Replayed::is_equal)
     }
 
     /// Steps in all.
+    ///
+    /// ```
+    /// use rknpu_sim::replay::Results;
+    ///
+    /// let totals = Results::default().totals();
+    /// assert_eq!(totals.equal + totals.unequal, totals.steps);
+    /// ```
     pub fn totals(&self) -> Totals {
         let sum = |f: fn(&Replayed) -> usize| self.scenarios.iter().map(f).sum();
         Totals {
@@ -205,6 +297,14 @@ impl fmt::Display for Results {
 
 /// Reads one file of recordings.
 ///
+/// ```
+/// use rknpu_sim::replay::{ReplayError, read};
+///
+/// // A file, and no recording.
+/// let error = read("Cargo.toml".as_ref()).unwrap_err();
+/// assert!(matches!(error, ReplayError::Format { .. }));
+/// ```
+///
 /// # Errors
 /// When it cannot be read or is none.
 pub fn read(path: &Path) -> Result<Trace, ReplayError> {
@@ -215,6 +315,13 @@ pub fn read(path: &Path) -> Result<Trace, ReplayError> {
 }
 
 /// Replays every `*.json` of a folder, in order of name.
+///
+/// ```
+/// use rknpu_sim::replay::{ReplayError, folder};
+///
+/// // Where no file ends in `.json`.
+/// assert!(matches!(folder("src".as_ref()), Err(ReplayError::Empty { .. })));
+/// ```
 ///
 /// # Errors
 /// When the folder or a file cannot be read, or a file is no recording. What differs is a result,
@@ -246,6 +353,22 @@ pub fn folder(path: &Path) -> Result<Results, ReplayError> {
 }
 
 /// Replays a scenario of a file.
+///
+/// ```
+/// use rknpu_sim::replay::Trace;
+///
+/// let trace: Trace = serde_json::from_str(
+///     r#"{ "group": "actions", "scenarios": [{ "name": "version", "steps": [
+///         { "op": "open", "step": "open", "in": { "fd": "A", "path": "/dev/dri/renderD128" },
+///           "expect": { "errno": "0" } },
+///         { "op": "ACTION", "step": "ask", "fd": "A", "req": "0xc0086440",
+///           "in": { "flags": 1, "value": 0 },
+///           "expect": { "errno": "0", "out_changed": { "value": 908 } } }] }] }"#,
+/// )?;
+/// let replayed = rknpu_sim::replay::replay(&trace, &trace.scenarios[0]);
+/// assert!(replayed.is_equal());
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 pub fn replay(trace: &Trace, scenario: &Scenario) -> Replayed {
     let first = run::once(trace, scenario, None);
     if first.is_equal() || scenario.racy.is_none() {

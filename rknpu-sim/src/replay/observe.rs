@@ -133,7 +133,7 @@ fn alive(run: &Run<'_>) -> bool {
     let file = file.unwrap_or_else(|| Arc::new(run.machine.open()));
     let mut bytes = [0; 8];
     put(&mut bytes, 0, 4, rknpu_sys::action::GET_DRV_VERSION.into());
-    file.call(rknpu_sys::ioctl::ACTION, &mut bytes).is_ok()
+    file.call_bytes(rknpu_sys::ioctl::ACTION, &mut bytes).is_ok()
 }
 
 /// FD_CLOEXEC of the last fence's descriptor; -1 where there is none.
@@ -187,7 +187,7 @@ fn dumb(run: &Run<'_>, n: usize, value: &Value) {
     }
     let card = run.world().files.values().find(|file| node(file) == Some(Node::Card)).cloned();
     let Some(card) = card else { return };
-    if card.call(crate::calls::CREATE_DUMB, &mut bytes).is_err() {
+    if card.call_bytes(crate::calls::CREATE_DUMB, &mut bytes).is_err() {
         run.differ(n, "errno", &Value::from("0"), "refused");
     }
     for (field, at, len) in [("handle", 16, 4), ("pitch", 20, 4), ("size", 24, 8)] {
@@ -202,7 +202,7 @@ fn map_dumb(run: &Run<'_>, n: usize, value: &Value) {
     let Some(card) = card else { return run.not_compared(n, "no card is open") };
     let mut bytes = [0; 16];
     put(&mut bytes, 0, 4, run.world().dumb);
-    let result = card.call(crate::calls::MAP_DUMB, &mut bytes);
+    let result = card.call_bytes(crate::calls::MAP_DUMB, &mut bytes);
     compare_text(run, n, value, "errno", &outcome(&result));
     compare_in(run, n, value, "offset", get(&bytes, 8, 8));
 }

@@ -256,8 +256,8 @@ impl Run<'_> {
             ..Submit::default()
         };
         // Nobody saw what it returned.
-        let _ =
-            file.call(rknpu_sys::ioctl::SUBMIT, zerocopy::IntoBytes::as_mut_bytes(&mut { job }));
+        let _ = file
+            .call_bytes(rknpu_sys::ioctl::SUBMIT, zerocopy::IntoBytes::as_mut_bytes(&mut { job }));
     }
 
     fn wait(&self, n: usize, when: When) {
@@ -485,7 +485,7 @@ impl Run<'_> {
                 ..MemCreate::default()
             };
             let bytes = zerocopy::IntoBytes::as_mut_bytes(&mut args);
-            if let Err(errno) = file.call(rknpu_sys::ioctl::MEM_CREATE, bytes) {
+            if let Err(errno) = file.call_bytes(rknpu_sys::ioctl::MEM_CREATE, bytes) {
                 result = Err(errno);
                 break;
             }
@@ -542,7 +542,7 @@ impl Run<'_> {
         for handle in handles {
             let mut bytes = [0; 16];
             put(&mut bytes, 0, 4, handle.into());
-            match file.call(rknpu_sys::ioctl::MEM_DESTROY, &mut bytes) {
+            match file.call_bytes(rknpu_sys::ioctl::MEM_DESTROY, &mut bytes) {
                 Ok(_) => destroyed += 1,
                 Err(_) => failed += 1,
             }

@@ -11,6 +11,29 @@ use crate::engine::{Bus, Engine, Outcome, Run, Start};
 /// | 0xA… | complete after 200 µs with the low 17 bits as interrupt status |
 /// | 0xD… | write the low 28 bits to IOVA `task_base_addr`, then complete; hang when it is unmapped |
 /// | other | complete after 200 µs |
+///
+/// ```
+/// use rknpu_sim::engine::{Bus, BusFault, Engine, Outcome, Start};
+/// use rknpu_sim::replay::StandIn;
+///
+/// # struct Unmapped;
+/// # impl Bus for Unmapped {
+/// #     fn read(&self, iova: u64, len: u64) -> Result<&[u8], BusFault> {
+/// #         Err(BusFault { iova, len, write: false, mapped: 0 })
+/// #     }
+/// #     fn write(&self, iova: u64, bytes: &[u8]) -> Result<(), BusFault> {
+/// #         Err(BusFault { iova, len: bytes.len() as u64, write: true, mapped: 0 })
+/// #     }
+/// # }
+/// # let start = Start {
+/// #     core: 0, regcmd_addr: 0, regcfg_amount: 100, tasks: 1, dma_base: 0, int_mask: 0x300,
+/// #     ping_pong: false,
+/// # };
+/// let run = |regcmd_addr| StandIn.run(&Start { regcmd_addr, ..start }, &Unmapped).outcome;
+/// let done = Outcome::Done { int_status: 0x300, tasks_done: 1, busy_ns: 5_000 };
+/// assert_eq!(run(0x8000_0005), done);
+/// assert_eq!(run(0x9000_0002), Outcome::Hang { task_counter: 2 });
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StandIn;
 

@@ -8,11 +8,11 @@ use rknpu_sys::ioctl::Request;
 use rknpu_sys::uapi::{MemCreate, MemMap, MemSync, SubcoreTask, Submit, Task};
 use rustix::io::Errno;
 use std::sync::Arc;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Issues a call whose struct belongs to its word.
-pub fn call<T: Request>(file: &File, args: &mut T) -> Result<(), Errno> {
-    // SAFETY: word and struct belong together by `Request`; no call here holds addresses.
-    unsafe { file.ioctl(T::REQUEST, (&raw mut *args).cast()) }.map(drop)
+pub fn call<T: Request + FromBytes + IntoBytes>(file: &File, args: &mut T) -> Result<(), Errno> {
+    file.call(args)
 }
 
 pub fn create(file: &File, flags: u32, size: u64, domain: i32) -> Result<MemCreate, Errno> {
