@@ -1,5 +1,7 @@
 //! Scenarios across the crates: a model in, identical bytes out, faults in between. The tests are in
-//! `tests/`; the README's examples run here as doctests.
+//! `tests/`, what they share is here; the README's examples run here as doctests.
+
+pub mod bench;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
