@@ -1,11 +1,11 @@
 //! Matrix multiplication on the CPU with the same codes, for checking what an NPU gives.
 //!
-//! Plain loops, one for every tier: nothing here is meant to be fast.
+//! Plain loops, one for every tier.
 //!
 //! Activations are quantised as the C project does: int8 per row (absmax / 127, halves away from
 //! zero), for [`Tier::Int4`] int4 per row (absmax / 7, ties to even); rotated first where the weight
-//! is; per group where the weight's scales are. Sums are exact i32; an NPU that adds int4 products in
-//! 16 bits may saturate where this does not.
+//! is; per group where the weight's scales are. [`matmul`] sums exactly in i32; an NPU adds int4
+//! products in 16 bits, which [`sums`] does too.
 //!
 //! ```
 //! use ork_weights::dequant::TensorType;
@@ -30,6 +30,7 @@
 use crate::dequant::half_to_f32;
 use crate::quantise::{QuantiseError, Tier, rotate};
 use crate::tile::{rows_bytes, untile};
+use rayon::prelude::*;
 use rknpu_sys::layout::{Layout, Precision};
 
 /// Codes of a tiled int8 or int4 weight, row-major `[N][K]`.
@@ -47,7 +48,8 @@ pub fn codes(layout: &Layout, tiled: &[u8]) -> Result<Vec<i8>, QuantiseError> {
 }
 
 /// What an NPU's int8 or int4 multiplication must give, bit for bit: `activations` `[M][K]`, `out`
-/// `[M][N]` sums.
+/// `[M][N]` sums, which wrap as i32; those of int4 saturate as i16 within each K slice. On all threads
+/// of the current rayon pool.
 ///
 /// # Errors
 /// [`QuantiseError::Length`] when `tiled` does not fit the layout, or `out` and `activations` are not
@@ -61,11 +63,24 @@ pub fn sums(
     let (k, n) = (layout.k() as usize, layout.n() as usize);
     let m = batch(k, n, activations.len(), out.len())?;
     let codes = codes(layout, tiled)?;
-    for (row, out) in activations.chunks_exact(k).zip(out.chunks_exact_mut(n)).take(m) {
-        for (out, channel) in out.iter_mut().zip(codes.chunks_exact(k)) {
-            *out = dot(row, channel);
+    let slice = layout.precision().k_slice() as usize;
+    let sum = |row: &[i8], channel: &[i8]| match layout.precision() {
+        Precision::Int4 => {
+            let slices = row.chunks(slice).zip(channel.chunks(slice));
+            slices.map(|(a, b)| dot(a, b).clamp(i16::MIN.into(), i16::MAX.into())).sum()
         }
-    }
+        Precision::Int8 | Precision::Fp16 => dot(row, channel),
+    };
+    let each = m.div_ceil(rayon::current_num_threads()).max(1);
+    let blocks = activations.par_chunks(each * k).zip(out.par_chunks_mut(each * n));
+    blocks.for_each(|(rows, out)| {
+        // A channel's codes are read once for all rows of a block.
+        for (at, channel) in codes.chunks_exact(k).enumerate() {
+            for (row, out) in rows.chunks_exact(k).zip(out.chunks_exact_mut(n)) {
+                out[at] = sum(row, channel);
+            }
+        }
+    });
     Ok(())
 }
 
@@ -147,7 +162,7 @@ fn halves(
 }
 
 fn dot(a: &[i8], b: &[i8]) -> i32 {
-    a.iter().zip(b).map(|(a, b)| i32::from(*a) * i32::from(*b)).sum()
+    a.iter().zip(b).fold(0, |sum: i32, (a, b)| sum.wrapping_add(i32::from(*a) * i32::from(*b)))
 }
 
 fn rows(layout: &Layout, tiled: &[u8]) -> Result<Vec<u8>, QuantiseError> {
@@ -179,6 +194,7 @@ mod tests {
     use crate::dequant::TensorType;
     use crate::quantise::{Recipe, Rows, quantise};
     use proptest::prelude::*;
+    use std::collections::BTreeMap;
 
     /// Noise of [−1, 1).
     fn noise(count: usize, seed: u64) -> Vec<f32> {
@@ -252,8 +268,8 @@ mod tests {
             let mut out = vec![0; m * 64];
             sums(&layout, &tiled, &activations, &mut out).unwrap();
             for (i, out) in out.iter().enumerate() {
-                let expected: i32 = (0..k * 32)
-                    .map(|at| {
+                let slice_of = |at| layout.element(at, (i % 64) as u32).unwrap().0;
+                let product = |at| {
                         let (slice, element) = layout.element(at, (i % 64) as u32).unwrap();
                         let base = layout.slice(slice).unwrap().offset as usize;
                         let code = match precision {
@@ -263,13 +279,28 @@ mod tests {
                             }
                             _ => tiled[base + element as usize] as i8,
                         };
-                        let row = i / 64 * k as usize * 32;
-                        i32::from(code) * i32::from(activations[row + at as usize])
-                    })
-                    .sum();
-                prop_assert_eq!(*out, expected);
+                    let row = i / 64 * k as usize * 32;
+                    i32::from(code) * i32::from(activations[row + at as usize])
+                };
+                let mut slices = BTreeMap::<_, i32>::new();
+                (0..k * 32).for_each(|at| *slices.entry(slice_of(at)).or_default() += product(at));
+                let saturate = |sum: i32| match precision {
+                    Precision::Int4 => sum.clamp(i16::MIN.into(), i16::MAX.into()),
+                    _ => sum,
+                };
+                prop_assert_eq!(*out, slices.into_values().map(saturate).sum::<i32>());
             }
         }
+    }
+
+    #[test]
+    fn int4_saturates_within_a_slice() {
+        let layout = Layout::new(1024, 64, Precision::Int4).unwrap();
+        let tiled = vec![0x77; layout.bytes() as usize];
+        let mut out = vec![0; 2 * 64];
+        sums(&layout, &tiled, &[vec![7; 1024], vec![-8; 1024]].concat(), &mut out).unwrap();
+        assert!(out[..64].iter().all(|v| *v == i32::from(i16::MAX)));
+        assert!(out[64..].iter().all(|v| *v == i32::from(i16::MIN)));
     }
 
     #[test]

@@ -64,10 +64,10 @@ pub fn open(device: &Device, stores: &[Arc<Store>], setup: &Setup) -> Result<Ope
         Ok(Npu::new(domains).with_recorder(setup.recorder.clone()))
     };
     let (cache, models, domains) = match way {
-        Way::Planned(plans) => {
+        Way::Planned(plans, evicts) => {
             let domains = plans.iter().map(|plan| plan.domains.len()).max().unwrap_or(1);
             let models: Vec<_> = stores.iter().zip(&plans).collect();
-            let (cache, applied) = over(lease(domains)?, &models)?;
+            let (cache, applied) = over(lease(domains)?, &models, evicts)?;
             (cache, applied, domains)
         }
         Way::Evicting(policy, limit) => {
@@ -109,10 +109,15 @@ pub fn open_planned(
     domains: Vec<Domain>,
     models: &[(&Arc<Store>, &Plan)],
 ) -> Result<(Cache<Npu>, Vec<Applied>)> {
-    over(Npu::new(domains), models)
+    over(Npu::new(domains), models, None)
 }
 
-fn over(npu: Npu, models: &[(&Arc<Store>, &Plan)]) -> Result<(Cache<Npu>, Vec<Applied>)> {
+/// `evicts` chooses among what is in slots; without it the plans do.
+fn over(
+    npu: Npu,
+    models: &[(&Arc<Store>, &Plan)],
+    evicts: Option<PolicyKind>,
+) -> Result<(Cache<Npu>, Vec<Applied>)> {
     let known = npu.domains.len();
     let mut limits = Limits { total: 0, domains: vec![0; known] };
     let (mut kept, mut weights, mut classes) = (Vec::new(), 0, 0);
@@ -133,7 +138,11 @@ fn over(npu: Npu, models: &[(&Arc<Store>, &Plan)]) -> Result<(Cache<Npu>, Vec<Ap
         weights += expanded.parts.len() as u32;
         classes += ids.len() as u32;
     }
-    let cache = Cache::new(npu, limits, Box::new(PinnedRing::new(&kept)));
+    let policy = match evicts {
+        Some(kind) => evicting_policy(kind, weights as usize),
+        None => Box::new(PinnedRing::new(&kept)),
+    };
+    let cache = Cache::new(npu, limits, policy);
     let applied = models.iter().map(|(store, plan)| attach(&cache, store, plan));
     let applied = applied.collect::<Result<_>>()?;
     Ok((cache, applied))
@@ -189,13 +198,17 @@ pub fn cache_on_demand(
 }
 
 fn evicting(npu: Npu, budget: u64, policy: PolicyKind, weights: usize) -> Cache<Npu> {
+    Cache::new(npu, Limits::single(budget), evicting_policy(policy, weights))
+}
+
+/// A policy for `weights` weights, used in order where it needs to know.
+fn evicting_policy(kind: PolicyKind, weights: usize) -> Box<dyn Policy> {
     let order: Vec<WeightId> = (0..weights as u32).map(WeightId).collect();
-    let policy: Box<dyn Policy> = match policy {
+    match kind {
         // Without a plan nothing is pinned by name; on a known order this is the same optimum.
         PolicyKind::PinnedRing | PolicyKind::NextUse => Box::new(NextUse::cyclic(&order)),
         PolicyKind::Lru => Box::new(Lru::new()),
         PolicyKind::Lfu => Box::new(Lfu::new(weights.saturating_mul(4).min(1 << 20) as u32)),
         PolicyKind::S3Fifo => Box::new(S3Fifo::new()),
-    };
-    Cache::new(npu, Limits::single(budget), policy)
+    }
 }

@@ -23,6 +23,10 @@ pub struct Setup {
     /// What evicts, in one domain and without a plan; by default, and for
     /// [`PolicyKind::PinnedRing`], a plan decides what stays and what is streamed.
     pub policy: Option<PolicyKind>,
+    /// A router decides which experts a batch uses. Then a plan decides where everything goes, and
+    /// `policy`, LFU by default, which experts leave their slots; otherwise every pass is taken to
+    /// use every expert, in order.
+    pub routed: bool,
     /// Where loads and memory are recorded.
     pub recorder: Option<Arc<Recorder>>,
 }
@@ -31,7 +35,14 @@ impl Setup {
     /// By plan, for batches of 256 rows, within `budget` bytes.
     pub fn new(budget: u64) -> Setup {
         let Board { rows, window, headroom, .. } = Board::rk3588("", 0);
-        Setup { budget, rows, window: window - headroom, policy: None, recorder: None }
+        Setup {
+            budget,
+            rows,
+            window: window - headroom,
+            policy: None,
+            routed: false,
+            recorder: None,
+        }
     }
 }
 
@@ -97,8 +108,8 @@ pub(super) struct Placement {
 
 #[derive(Debug)]
 pub(super) enum Way {
-    /// By a plan for each model.
-    Planned(Vec<Plan>),
+    /// By a plan for each model, and a policy for slots that does not follow from the plan.
+    Planned(Vec<Plan>, Option<PolicyKind>),
     /// In one window of that many bytes for weights, by a policy that evicts.
     Evicting(PolicyKind, u64),
 }
@@ -123,7 +134,7 @@ impl Placement {
         };
         let all: Vec<Item> = models.iter().flat_map(|items| items.iter().cloned()).collect();
         let scratch = |rows| Board { rows, ..board.clone() }.scratch(&all);
-        let plan = |budget, rows| place(&models, &board, budget, scratch(rows), setup.policy);
+        let plan = |budget, rows| place(&models, &board, budget, scratch(rows), setup);
 
         // Fewer rows at a time are better than fewer weights that stay.
         let mut rows = setup.rows.max(1);
@@ -153,9 +164,9 @@ fn place(
     board: &Board,
     budget: u64,
     scratch: u64,
-    policy: Option<PolicyKind>,
+    setup: &Setup,
 ) -> Result<Way, PlanError> {
-    match policy {
+    match setup.policy.filter(|_| !setup.routed) {
         None | Some(PolicyKind::PinnedRing) => {
             let greedy = plans(models, board, budget, scratch, |_| 0);
             let plans = greedy.or_else(|error| match error {
@@ -168,7 +179,8 @@ fn place(
                 }
                 error => Err(error),
             });
-            plans.map(Way::Planned)
+            let evicts = setup.routed.then(|| setup.policy.unwrap_or(PolicyKind::Lfu));
+            plans.map(|plans| Way::Planned(plans, evicts))
         }
         Some(kind) => {
             let limit = budget.min(board.window).saturating_sub(scratch);

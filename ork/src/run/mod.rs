@@ -4,9 +4,7 @@
 //! | part | what it does |
 //! |---|---|
 //! | [`activations`] | inputs, and digests of outputs |
-//! | [`mod@reference`] | the same products on the CPU |
 //! | [`pass`] | the matmuls of a pass, on resident and streamed weights |
 
 pub mod activations;
 pub mod pass;
-pub mod reference;

@@ -10,10 +10,10 @@ use ork_cache::prefetch::Prefetcher;
 use ork_cache::stats::Stats;
 use ork_cache::trace::Recorder;
 use ork_cache::{Cache, Visit, WeightId};
+use ork_weights::reference;
 use rknpu::{Device, Int4, Int8, JobStats, Layout, Matmul, Precision, WeightRef};
 
 use super::activations::{Activations, Digest};
-use super::reference;
 use crate::error::{Error, Result};
 use crate::live::{DomainUse, Live, Publisher};
 
@@ -292,11 +292,10 @@ impl Model {
         let item = &self.store.items()[index];
         let mut tiled = vec![0; item.layout.bytes() as usize];
         self.store.load(index, 0, &item.layout, &mut tiled).map_err(Error::Store)?;
-        let codes = ork_weights::reference::codes(&item.layout, &tiled);
-        let codes = codes.map_err(|error| Error::Source(Arc::new(error)))?;
         let inputs = self.activations.of(index, &item.layout);
         self.scratch.resize(self.out.len(), 0);
-        reference::product(&item.layout, &codes, inputs, &mut self.scratch);
+        reference::sums(&item.layout, &tiled, inputs, &mut self.scratch)
+            .map_err(|error| Error::Source(Arc::new(error)))?;
         let wrong = self.out.iter().zip(&self.scratch).position(|(device, cpu)| device != cpu);
         self.totals.verified += self.out.len() as u64;
         let Some(at) = wrong else { return Ok(()) };
