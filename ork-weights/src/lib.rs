@@ -10,6 +10,10 @@
 //! | [`convert`] | a whole model into a pack |
 //! | [`reference`](mod@reference) | the same products on the CPU, for checking |
 //!
+//! Begin with [`model::Model`], which is what there is, and [`convert::convert`], which makes a pack of
+//! it; [`pack::Pack`] is what runs then. [`quantise`], [`dequant`] and [`tile`] are the steps in
+//! between, for those who do without packs.
+//!
 //! Nothing here knows of a device: whoever has one gives a `&mut [u8]` to fill. Tensors are never
 //! held whole as floats; a weight is dequantised a few rows at a time, in the cache, on the way to
 //! its tiles. The bytes of a pack depend on the model and the settings alone, not on the machine or
@@ -38,7 +42,19 @@
 //! pack.load_into(entry, &mut tiled)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! # Safety
+//!
+//! Nothing public is unsafe. What files say is checked before it is believed, in code that forbids
+//! `unsafe`: no input makes a reader panic. One promise is asked of the user, that nobody shortens a
+//! file while it is mapped ([`Mapping`]); where that cannot be promised, packs are read by position
+//! ([`pack::Access::Pread`]).
+//!
+//! The crate has no features. Every byte of a pack is described in [`_orkpack`].
 
+#[cfg(doc)]
+#[doc = include_str!("../docs/orkpack.md")]
+pub mod _orkpack {}
 pub mod convert;
 pub mod dequant;
 mod mapping;

@@ -26,6 +26,13 @@ pub struct Mapping {
 impl Mapping {
     /// Maps the file at `path`.
     ///
+    /// ```
+    /// let folder = tempfile::tempdir()?;
+    /// assert!(ork_weights::Mapping::open(folder.path()).is_err()); // a folder
+    /// assert!(ork_weights::Mapping::open(folder.path().join("none")).is_err());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of opening and mapping it; a folder is refused.
     pub fn open(path: impl AsRef<Path>) -> io::Result<Mapping> {
@@ -33,6 +40,16 @@ impl Mapping {
     }
 
     /// Maps an open file.
+    ///
+    /// ```
+    /// use ork_weights::Mapping;
+    ///
+    /// let file = tempfile::NamedTempFile::new()?;
+    /// std::fs::write(file.path(), b"weights")?;
+    /// let mapping = Mapping::of(&std::fs::File::open(file.path())?)?; // outlives the descriptor
+    /// assert_eq!(mapping.as_ref(), b"weights");
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of mapping; [`io::ErrorKind::InvalidInput`] when it is no regular file.
@@ -49,6 +66,17 @@ impl Mapping {
 
     /// Tells the kernel that `range` is about to be read, front to back. A hint: failure changes
     /// nothing but speed and is not reported.
+    ///
+    /// ```
+    /// use ork_weights::Mapping;
+    ///
+    /// let file = tempfile::NamedTempFile::new()?;
+    /// std::fs::write(file.path(), vec![7; 1 << 20])?;
+    /// let mapping = Mapping::open(file.path())?;
+    /// mapping.will_read(0..1 << 20); // the disk is at work while something else is computed
+    /// assert_eq!(mapping.as_ref()[1 << 19], 7);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn will_read(&self, range: Range<usize>) {
         let Range { start, end } = range;
         if start < end && end <= self.map.len() {
@@ -58,6 +86,17 @@ impl Mapping {
 
     /// Drops the pages that lie wholly inside `range` from this process; a later read brings them
     /// back from the file. Ranges outside the file are ignored.
+    ///
+    /// ```
+    /// use ork_weights::Mapping;
+    ///
+    /// let file = tempfile::NamedTempFile::new()?;
+    /// std::fs::write(file.path(), vec![7; 1 << 20])?;
+    /// let mapping = Mapping::open(file.path())?;
+    /// mapping.evict(0..1 << 20)?;
+    /// assert_eq!(mapping.as_ref()[0], 7); // read again from the file
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     ///
     /// # Errors
     /// That of madvise.

@@ -35,6 +35,17 @@ use rknpu_sys::layout::{Layout, Precision};
 
 /// Codes of a tiled int8 or int4 weight, row-major `[N][K]`.
 ///
+/// ```
+/// use ork_weights::reference;
+/// use rknpu_sys::layout::{Layout, Precision};
+///
+/// let layout = Layout::new(32, 64, Precision::Int4)?;
+/// let mut tiled = vec![0u8; 4096];
+/// tiled[0] = 0xf1; // k 0 and 1 of channel 0
+/// assert_eq!(reference::codes(&layout, &tiled)?[..2], [1, -1]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// [`QuantiseError::Length`] when `tiled` is not [`Layout::bytes`] long.
 pub fn codes(layout: &Layout, tiled: &[u8]) -> Result<Vec<i8>, QuantiseError> {
@@ -50,6 +61,18 @@ pub fn codes(layout: &Layout, tiled: &[u8]) -> Result<Vec<i8>, QuantiseError> {
 /// What an NPU's int8 or int4 multiplication must give, bit for bit: `activations` `[M][K]`, `out`
 /// `[M][N]` sums, which wrap as i32; those of int4 saturate as i16 within each K slice. On all threads
 /// of the current rayon pool.
+///
+/// ```
+/// use ork_weights::reference;
+/// use rknpu_sys::layout::{Layout, Precision};
+///
+/// let layout = Layout::new(32, 32, Precision::Int8)?;
+/// let tiled = vec![2; 4096]; // every code is 2
+/// let mut out = [0; 64];
+/// reference::sums(&layout, &tiled, &[3; 64], &mut out)?; // two rows
+/// assert_eq!(out, [2 * 3 * 32; 64]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// [`QuantiseError::Length`] when `tiled` does not fit the layout, or `out` and `activations` are not
@@ -86,6 +109,16 @@ pub fn sums(
 
 /// The whole product of a tier: `activations` `[M][K]`, `tiled` and `scales` as
 /// [`quantise`](crate::quantise::quantise) gives them, `out` `[M][N]`.
+///
+/// ```
+/// use ork_weights::{quantise::Tier, reference};
+///
+/// let (tiled, scales) = (vec![127; 4096], [1.0 / 127.0; 32]); // a weight of ones
+/// let mut out = [0.0; 32];
+/// reference::matmul(Tier::Int8, 32, 32, &tiled, &scales, &[0.5; 32], &mut out)?;
+/// assert!(out.iter().all(|sum| (sum - 16.0).abs() < 1e-4));
+/// # Ok::<(), ork_weights::quantise::QuantiseError>(())
+/// ```
 ///
 /// # Errors
 /// [`QuantiseError`] when K, N or the groups do not suit the tier, or a buffer's length does not.

@@ -1,7 +1,7 @@
 //! Which tier each weight gets.
 
 use crate::model::{Model, Weight};
-use crate::quantise::Tier;
+use crate::quantise::{ParseTierError, Tier};
 use rknpu_sys::layout::{Layout, Precision};
 
 /// Below so many bits a source has no more to give than int4 holds.
@@ -19,7 +19,7 @@ const NF4_FROM_BITS: f32 = 16.0;
 /// choice.add("blk.*.ffn_*=nf4")?;
 /// assert_eq!(choice.by_name("blk.3.ffn_up.weight"), Some(Tier::Nf4));
 /// assert_eq!(choice.by_name("blk.3.attn_q.weight"), None);
-/// # Ok::<(), String>(())
+/// # Ok::<(), ork_weights::convert::RuleError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TierChoice {
@@ -27,8 +27,37 @@ pub struct TierChoice {
     default: Option<Tier>,
 }
 
+/// Why a rule is refused.
+///
+/// ```
+/// use ork_weights::convert::{RuleError, TierChoice};
+///
+/// let mut choice = TierChoice::default();
+/// assert!(matches!(choice.add("blk.*"), Err(RuleError::NoTier { .. })));
+/// assert!(matches!(choice.add("blk.*=int9"), Err(RuleError::Tier(_))));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RuleError {
+    /// Not of the form `PATTERN=TIER`.
+    #[error("{rule:?} is no rule: PATTERN=TIER, as in blk.*.ffn_*=nf4")]
+    NoTier {
+        /// The rule.
+        rule: Box<str>,
+    },
+    /// What follows the `=` names no tier.
+    #[error(transparent)]
+    Tier(#[from] ParseTierError),
+}
+
 impl TierChoice {
     /// `tier` for all.
+    ///
+    /// ```
+    /// use ork_weights::{convert::TierChoice, quantise::Tier};
+    ///
+    /// assert_eq!(TierChoice::fixed(Tier::Int8), TierChoice::default());
+    /// ```
     pub const fn fixed(tier: Tier) -> TierChoice {
         TierChoice { rules: Vec::new(), default: Some(tier) }
     }
@@ -36,28 +65,73 @@ impl TierChoice {
     /// By the bits of each source: int8, but a compact int4 for sources of fewer than 5 bits and for
     /// all feed-forward matrices of a model with experts; NF4 where the model has experts or the
     /// source 16 bits or more.
+    ///
+    /// ```
+    /// use ork_weights::{convert::TierChoice, quantise::Tier};
+    ///
+    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
+    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+    /// # Shape::tiny().write(file.as_file())?;
+    /// let model = Model::open(file.path(), &OpenOptions::default())?;
+    /// // Four bits have no more to give than int4 holds: 4.5 bits a value in the file.
+    /// let choice = TierChoice::by_source();
+    /// let q4 = model.weight("blk.0.attn_q.weight").ok_or("no such weight")?;
+    /// let q8 = model.weight("blk.0.attn_v.weight").ok_or("no such weight")?;
+    /// assert_eq!((choice.of(&model, q4), choice.of(&model, q8)), (Tier::O4n1, Tier::Int8));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub const fn by_source() -> TierChoice {
         TierChoice { rules: Vec::new(), default: None }
     }
 
     /// Adds a rule `PATTERN=TIER`, after those there are; `*` stands for any characters.
     ///
+    /// ```
+    /// use ork_weights::convert::TierChoice;
+    ///
+    /// let mut choice = TierChoice::by_source();
+    /// assert!(choice.add("output.weight=int8").is_ok());
+    /// assert!(choice.add("output.weight=int9").is_err());
+    /// ```
+    ///
     /// # Errors
-    /// What is wrong with it, in words.
-    pub fn add(&mut self, rule: &str) -> Result<(), String> {
-        let (pattern, tier) = rule
-            .rsplit_once('=')
-            .ok_or_else(|| format!("{rule:?} is no rule: PATTERN=TIER, as in blk.*.ffn_*=nf4"))?;
+    /// [`RuleError`] when it has no `=`, or what follows it names no tier.
+    pub fn add(&mut self, rule: &str) -> Result<(), RuleError> {
+        let (pattern, tier) =
+            rule.rsplit_once('=').ok_or_else(|| RuleError::NoTier { rule: rule.into() })?;
         self.rules.push((pattern.to_owned(), tier.parse()?));
         Ok(())
     }
 
     /// The tier a rule gives.
+    ///
+    /// ```
+    /// use ork_weights::{convert::TierChoice, quantise::Tier};
+    ///
+    /// let mut choice = TierChoice::by_source();
+    /// choice.add("*.attn_*=int8")?;
+    /// choice.add("*=nf4")?;
+    /// assert_eq!(choice.by_name("blk.0.attn_q.weight"), Some(Tier::Int8)); // the first that matches
+    /// assert_eq!(choice.by_name("output.weight"), Some(Tier::Nf4));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn by_name(&self, name: &str) -> Option<Tier> {
         self.rules.iter().find(|(pattern, _)| matches(pattern, name)).map(|(_, tier)| *tier)
     }
 
     /// The tier of a weight of `model`. What does not tile as its tier asks becomes int8.
+    ///
+    /// ```
+    /// use ork_weights::{convert::TierChoice, quantise::Tier};
+    ///
+    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
+    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+    /// # Shape::tiny().write(file.as_file())?;
+    /// let model = Model::open(file.path(), &OpenOptions::default())?;
+    /// let all = TierChoice::fixed(Tier::Int4 { group: Some(64) });
+    /// assert_eq!(all.of(&model, &model.weights()[0]), Tier::Int4 { group: Some(64) });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn of(&self, model: &Model, weight: &Weight) -> Tier {
         let tier = self
             .by_name(&weight.name)

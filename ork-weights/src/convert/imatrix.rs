@@ -10,6 +10,18 @@ use std::path::{Path, PathBuf};
 
 /// An imatrix file in GGUF form: for each tensor the sums of squared inputs and how often it was
 /// used, with a row per expert for stacks.
+///
+/// ```
+/// use ork_weights::convert::Imatrix;
+///
+/// // A model is a GGUF too, and has no sums of squared inputs.
+/// # use ork_weights::model::synth::Shape;
+/// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+/// # Shape::tiny().write(file.as_file())?;
+/// let error = Imatrix::open(file.path()).unwrap_err();
+/// assert!(error.to_string().contains("no tensor ends with .in_sum2"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Imatrix {
     path: PathBuf,

@@ -29,7 +29,7 @@ mod pieces;
 mod report;
 mod stage;
 
-pub use choice::TierChoice;
+pub use choice::{RuleError, TierChoice};
 pub use imatrix::Imatrix;
 pub use report::{Report, WeightReport};
 
@@ -41,6 +41,20 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// How to convert.
+///
+/// ```
+/// use ork_weights::convert::{Options, TierChoice};
+/// use ork_weights::pack::WriterOptions;
+/// use ork_weights::quantise::Tier;
+///
+/// let options = Options {
+///     tiers: TierChoice::fixed(Tier::Nf4),
+///     writer: WriterOptions { replace: true, ..Default::default() },
+///     measure: true,
+///     ..Default::default()
+/// };
+/// assert!(!options.full_hash);
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Options<'a> {
     /// Tiers of the weights.
@@ -61,6 +75,22 @@ pub struct Options<'a> {
 }
 
 /// How far a conversion is.
+///
+/// ```
+/// use ork_weights::convert::{Options, Progress, convert};
+///
+/// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
+/// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+/// # Shape::tiny().write(file.as_file())?;
+/// let model = Model::open(file.path(), &OpenOptions::default())?;
+/// let folder = tempfile::tempdir()?;
+/// let mut share = 0.0;
+/// convert(&model, folder.path().join("m.orkpack"), &Options::default(), |done: Progress<'_>| {
+///     share = done.bytes as f64 / done.of_bytes as f64;
+/// })?;
+/// assert_eq!(share, 1.0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Progress<'a> {
@@ -77,6 +107,22 @@ pub struct Progress<'a> {
 }
 
 /// Why a conversion stopped. The target is as it was; the partial file stays for the next try.
+///
+/// ```
+/// use ork_weights::convert::{ConvertError, Options, TierChoice, convert};
+/// use ork_weights::quantise::Tier;
+///
+/// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
+/// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+/// # Shape::tiny().write(file.as_file())?;
+/// let model = Model::open(file.path(), &OpenOptions::default())?;
+/// // Nothing is written: no pack holds half floats.
+/// let options = Options { tiers: TierChoice::fixed(Tier::Fp16), ..Default::default() };
+/// let folder = tempfile::tempdir()?;
+/// let error = convert(&model, folder.path().join("m.orkpack"), &options, |_| {}).unwrap_err();
+/// assert!(matches!(error, ConvertError::Model(_)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConvertError {
@@ -99,6 +145,22 @@ pub enum ConvertError {
 /// Converts `model` to a pack at `target`, calling `progress` after each weight.
 ///
 /// An interrupted conversion of the same model with the same options goes on where it stopped.
+///
+/// ```
+/// use ork_weights::convert::{Options, convert};
+/// use ork_weights::pack::Pack;
+///
+/// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
+/// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+/// # Shape::tiny().write(file.as_file())?;
+/// let model = Model::open(file.path(), &OpenOptions::default())?;
+/// let folder = tempfile::tempdir()?;
+/// let target = folder.path().join("model.orkpack");
+/// let report = convert(&model, &target, &Options::default(), |_| {})?;
+/// assert_eq!(report.weights.len(), model.weights().len());
+/// assert_eq!(report.bytes, Pack::open(&target)?.size());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// [`ConvertError`]; the target is then as it was.

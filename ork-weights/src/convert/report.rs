@@ -5,6 +5,22 @@ use crate::quantise::{Quality, Tier};
 use std::time::Duration;
 
 /// One weight of a conversion.
+///
+/// ```
+/// use ork_weights::convert::{Options, convert};
+///
+/// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
+/// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+/// # Shape::tiny().write(file.as_file())?;
+/// let model = Model::open(file.path(), &OpenOptions::default())?;
+/// let folder = tempfile::tempdir()?;
+/// let options = Options { measure: true, ..Default::default() };
+/// let report = convert(&model, folder.path().join("m.orkpack"), &options, |_| {})?;
+/// let first = &report.weights[0];
+/// assert_eq!((&*first.name, first.tier.as_str()), ("blk.0.attn_q.weight", "int8"));
+/// assert!(first.error.is_some_and(|error| error < 0.01));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 #[non_exhaustive]
 pub struct WeightReport {
@@ -53,6 +69,21 @@ impl WeightReport {
 }
 
 /// A finished conversion.
+///
+/// ```
+/// use ork_weights::convert::{Options, convert};
+///
+/// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
+/// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+/// # Shape::tiny().write(file.as_file())?;
+/// let model = Model::open(file.path(), &OpenOptions::default())?;
+/// let folder = tempfile::tempdir()?;
+/// let report = convert(&model, folder.path().join("m.orkpack"), &Options::default(), |_| {})?;
+/// // Norms are not multiplied by; each that is left out says why.
+/// let norm = report.skipped.iter().find(|tensor| &*tensor.name == "output_norm.weight");
+/// assert!(norm.is_some_and(|tensor| !tensor.reason.is_empty()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Report {
@@ -72,11 +103,37 @@ pub struct Report {
 
 impl Report {
     /// Weights that an interrupted conversion had left.
+    ///
+    /// ```
+    /// use ork_weights::convert::{Options, convert};
+    ///
+    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
+    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+    /// # Shape::tiny().write(file.as_file())?;
+    /// let model = Model::open(file.path(), &OpenOptions::default())?;
+    /// let folder = tempfile::tempdir()?;
+    /// let report = convert(&model, folder.path().join("m.orkpack"), &Options::default(), |_| {})?;
+    /// assert_eq!(report.resumed(), 0); // nothing had interrupted it
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn resumed(&self) -> usize {
         self.weights.iter().filter(|weight| weight.resumed).count()
     }
 
     /// Bytes of the weights in the model.
+    ///
+    /// ```
+    /// use ork_weights::convert::{Options, convert};
+    ///
+    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
+    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+    /// # Shape::tiny().write(file.as_file())?;
+    /// let model = Model::open(file.path(), &OpenOptions::default())?;
+    /// let folder = tempfile::tempdir()?;
+    /// let report = convert(&model, folder.path().join("m.orkpack"), &Options::default(), |_| {})?;
+    /// assert!(report.source_bytes() < model.bytes()); // without the header and what was skipped
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn source_bytes(&self) -> u64 {
         self.weights.iter().map(|weight| weight.source_bytes).sum()
     }

@@ -30,6 +30,14 @@ pub(crate) use float::half_to_f32;
 use crate::simd::{Kernel, dispatch};
 
 /// A type of GGUF tensor that can be turned into f32.
+///
+/// ```
+/// use ork_weights::dequant::TensorType;
+///
+/// let kind = TensorType::Q6_K;
+/// assert_eq!((kind.block_elements(), kind.block_bytes()), (256, 210));
+/// assert_eq!(kind.to_string(), "Q6_K");
+/// ```
 #[allow(non_camel_case_types)] // the names the field knows
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -138,6 +146,14 @@ const OTHER_TYPES: [(u32, &str); 14] = [
 
 impl TensorType {
     /// All types, in the order of their declaration.
+    ///
+    /// ```
+    /// use ork_weights::dequant::TensorType;
+    ///
+    /// // Whichever type has the fewest bits.
+    /// let least = TensorType::all().min_by(|a, b| a.bits().total_cmp(&b.bits()));
+    /// assert_eq!(least, Some(TensorType::IQ1_S));
+    /// ```
     pub fn all() -> impl Iterator<Item = TensorType> {
         TYPES.iter().map(|row| row.0)
     }
@@ -154,6 +170,14 @@ impl TensorType {
     }
 
     /// What to call type `number` in a message, readable or not.
+    ///
+    /// ```
+    /// use ork_weights::dequant::TensorType;
+    ///
+    /// assert_eq!(TensorType::describe(12), "Q4_K");
+    /// assert_eq!(TensorType::describe(28), "F64"); // known and not read
+    /// assert_eq!(TensorType::describe(999), "type 999");
+    /// ```
     pub fn describe(number: u32) -> String {
         let known = TYPES.iter().map(|row| (row.1, row.2)).chain(OTHER_TYPES);
         match known.into_iter().find(|row| row.0 == number) {
@@ -163,21 +187,48 @@ impl TensorType {
     }
 
     /// Number in a GGUF file.
+    ///
+    /// ```
+    /// use ork_weights::dequant::TensorType;
+    ///
+    /// for kind in TensorType::all() {
+    ///     assert_eq!(TensorType::from_ggml(kind.ggml()), Some(kind));
+    /// }
+    /// ```
     pub fn ggml(self) -> u32 {
         self.row().1
     }
 
     /// Name, as ggml writes it.
+    ///
+    /// ```
+    /// use ork_weights::dequant::TensorType;
+    ///
+    /// assert_eq!(TensorType::Q8_0.name(), "Q8_0");
+    /// ```
     pub fn name(self) -> &'static str {
         self.row().2
     }
 
     /// Values of a block.
+    ///
+    /// ```
+    /// use ork_weights::dequant::TensorType;
+    ///
+    /// assert_eq!(TensorType::Q4_K.block_elements(), 256);
+    /// assert_eq!(TensorType::F32.block_elements(), 1);
+    /// ```
     pub fn block_elements(self) -> usize {
         self.row().3
     }
 
     /// Bytes of a block.
+    ///
+    /// ```
+    /// use ork_weights::dequant::TensorType;
+    ///
+    /// assert_eq!(TensorType::Q8_0.block_bytes(), 2 + 32); // a half float, 32 codes
+    /// ```
     pub fn block_bytes(self) -> usize {
         self.row().4
     }
@@ -193,6 +244,13 @@ impl TensorType {
     }
 
     /// Bytes of a row of `elements`; `None` when they are no whole number of blocks, or too many.
+    ///
+    /// ```
+    /// use ork_weights::dequant::TensorType;
+    ///
+    /// assert_eq!(TensorType::Q4_K.row_bytes(4096), Some(16 * 144));
+    /// assert_eq!(TensorType::Q4_K.row_bytes(100), None);
+    /// ```
     pub fn row_bytes(self, elements: u64) -> Option<u64> {
         let per = self.block_elements() as u64;
         elements.is_multiple_of(per).then(|| elements / per)?.checked_mul(self.block_bytes() as u64)
@@ -211,6 +269,14 @@ impl std::fmt::Display for TensorType {
 }
 
 /// A length that does not fit the type.
+///
+/// ```
+/// use ork_weights::dequant::{TensorType, dequantise};
+///
+/// let error = dequantise(TensorType::Q8_0, &[0; 33], &mut [0.0; 32]).unwrap_err();
+/// assert_eq!((error.bytes, error.elements), (33, 32));
+/// assert!(error.to_string().contains("32 values take 34 bytes"));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "dequantise {kind}: {bytes} bytes do not hold {elements} values ({} values take {} bytes)",
@@ -227,6 +293,15 @@ pub struct DequantError {
 }
 
 /// Turns whole blocks into f32. `raw` must be exactly the blocks of `out.len()` values.
+///
+/// ```
+/// use ork_weights::dequant::{TensorType, dequantise};
+///
+/// let mut values = [0.0; 2];
+/// dequantise(TensorType::F16, &[0x00, 0x3c, 0x00, 0xc0], &mut values)?;
+/// assert_eq!(values, [1.0, -2.0]);
+/// # Ok::<(), ork_weights::dequant::DequantError>(())
+/// ```
 ///
 /// # Errors
 /// [`DequantError`] when the lengths do not fit each other or the type; `out` is then untouched.

@@ -6,6 +6,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Everything that can go wrong with a model.
+///
+/// ```
+/// use ork_weights::model::{Model, ModelError, OpenOptions};
+///
+/// let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+/// std::fs::write(file.path(), b"GGUF")?; // a download that broke off
+/// let error = Model::open(file.path(), &OpenOptions::default()).unwrap_err();
+/// assert!(matches!(error, ModelError::Gguf { .. }));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {

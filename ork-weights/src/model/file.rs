@@ -10,6 +10,13 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// How the bytes of weights are read.
+///
+/// ```
+/// use ork_weights::model::Read;
+///
+/// assert_eq!("direct".parse(), Ok(Read::Direct));
+/// assert_eq!(Read::default(), Read::Mapped);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Read {
     /// Through a mapping, page by page as they are used.
@@ -19,15 +26,29 @@ pub enum Read {
     Direct,
 }
 
+/// A text that names no way to read.
+///
+/// ```
+/// let error = "fast".parse::<ork_weights::model::Read>().unwrap_err();
+/// assert_eq!(error.to_string(), "\"fast\" is no way to read: mmap or direct");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is no way to read: mmap or direct")]
+#[non_exhaustive]
+pub struct ParseReadError {
+    /// The text.
+    pub text: Box<str>,
+}
+
 impl std::str::FromStr for Read {
-    type Err = String;
+    type Err = ParseReadError;
 
     /// `mmap` or `direct`.
-    fn from_str(text: &str) -> Result<Read, String> {
+    fn from_str(text: &str) -> Result<Read, ParseReadError> {
         match text {
             "mmap" => Ok(Read::Mapped),
             "direct" => Ok(Read::Direct),
-            _ => Err(format!("{text:?} is no way to read: mmap or direct")),
+            _ => Err(ParseReadError { text: text.into() }),
         }
     }
 }

@@ -38,7 +38,7 @@ mod shards;
 pub mod synth;
 
 pub use error::ModelError;
-pub use file::Read;
+pub use file::{ParseReadError, Read};
 
 use crate::dequant::TensorType;
 use crate::pack::Identity;
@@ -51,6 +51,17 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// How to open a model.
+///
+/// ```
+/// use ork_weights::model::{Model, OpenOptions, Read, synth::Shape};
+///
+/// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+/// # Shape::tiny().write(file.as_file())?;
+/// let options = OpenOptions { read: Read::Direct, ..Default::default() };
+/// let model = Model::open(file.path(), &options)?;
+/// assert!(!model.weights().is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
     /// How the bytes of weights are read.
@@ -60,6 +71,17 @@ pub struct OpenOptions {
 }
 
 /// A matrix of K inputs and N output channels, row-major in its file: a row per channel.
+///
+/// ```
+/// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
+/// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+/// # Shape::tiny().write(file.as_file())?;
+/// let model = Model::open(file.path(), &OpenOptions::default())?;
+/// let weight = &model.weights()[0];
+/// assert_eq!((weight.k, weight.n), (256, 256));
+/// assert_eq!((weight.layer, weight.expert), (Some(0), None));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Weight {
@@ -98,6 +120,16 @@ impl Weight {
 }
 
 /// A tensor that is not among the weights.
+///
+/// ```
+/// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
+/// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+/// # Shape::tiny().write(file.as_file())?;
+/// let model = Model::open(file.path(), &OpenOptions::default())?;
+/// let table = model.skipped().iter().find(|tensor| &*tensor.name == "token_embd.weight");
+/// assert!(table.is_some_and(|tensor| !tensor.reason.is_empty()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
     /// Its name.
@@ -107,6 +139,17 @@ pub struct Skipped {
 }
 
 /// An open model.
+///
+/// ```
+/// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
+/// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+/// # Shape::tiny().write(file.as_file())?;
+/// let model = Model::open(file.path(), &OpenOptions::default())?;
+/// for weight in model.weights() {
+///     assert_eq!(model.weight(&weight.name), Some(weight));
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Model {
     files: Vec<ModelFile>,
@@ -119,6 +162,16 @@ pub struct Model {
 impl Model {
     /// Opens the model at `path`: GGUF, safetensors, or an index of safetensors shards; of a split
     /// GGUF any one file.
+    ///
+    /// ```
+    /// use ork_weights::model::{Model, ModelError, OpenOptions};
+    ///
+    /// let file = tempfile::NamedTempFile::new()?;
+    /// std::fs::write(file.path(), b"a shopping list")?;
+    /// let error = Model::open(file.path(), &OpenOptions::default()).unwrap_err();
+    /// assert!(matches!(error, ModelError::UnknownFormat { .. }));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`ModelError`]: the file or one it belongs with cannot be opened, is malformed or cut short,
@@ -155,42 +208,121 @@ impl Model {
     }
 
     /// Matrices the NPU multiplies by, in order of use.
+    ///
+    /// ```
+    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
+    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+    /// # Shape::tiny().write(file.as_file())?;
+    /// let model = Model::open(file.path(), &OpenOptions::default())?;
+    /// let names: Vec<&str> = model.weights().iter().map(|weight| &*weight.name).collect();
+    /// assert_eq!(names[..2], ["blk.0.attn_q.weight", "blk.0.attn_k.weight"]);
+    /// assert_eq!(names.last(), Some(&"output.weight")); // as a pass uses them
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn weights(&self) -> &[Weight] {
         &self.weights
     }
 
     /// The weight of this name.
+    ///
+    /// ```
+    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
+    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+    /// # Shape::tiny().write(file.as_file())?;
+    /// let model = Model::open(file.path(), &OpenOptions::default())?;
+    /// assert!(model.weight("output.weight").is_some());
+    /// assert!(model.weight("output_norm.weight").is_none()); // a vector: skipped
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn weight(&self, name: &str) -> Option<&Weight> {
         self.weights.iter().find(|weight| &*weight.name == name)
     }
 
     /// Tensors that were not taken.
+    ///
+    /// ```
+    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
+    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+    /// # Shape::tiny().write(file.as_file())?;
+    /// let model = Model::open(file.path(), &OpenOptions::default())?;
+    /// assert!(model.skipped().iter().any(|tensor| &*tensor.name == "output_norm.weight"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn skipped(&self) -> &[Skipped] {
         &self.skipped
     }
 
     /// The header of a GGUF model; of a split one, that of its first file.
+    ///
+    /// ```
+    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
+    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+    /// # Shape::tiny().write(file.as_file())?;
+    /// let model = Model::open(file.path(), &OpenOptions::default())?;
+    /// let layers = model.gguf().and_then(|header| header.number("llama.block_count"));
+    /// assert_eq!(layers, Some(2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn gguf(&self) -> Option<&Gguf> {
         self.header.as_ref()
     }
 
     /// Files the model is made of.
+    ///
+    /// ```
+    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
+    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+    /// # Shape::tiny().write(file.as_file())?;
+    /// let model = Model::open(file.path(), &OpenOptions::default())?;
+    /// assert_eq!(model.paths().collect::<Vec<_>>(), [file.path()]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(|file| &*file.path)
     }
 
     /// Bytes of all files.
+    ///
+    /// ```
+    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
+    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+    /// # Shape::tiny().write(file.as_file())?;
+    /// let model = Model::open(file.path(), &OpenOptions::default())?;
+    /// assert_eq!(model.bytes(), Shape::tiny().bytes());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(ModelFile::len).sum()
     }
 
     /// Whether any weight is an expert of a stack.
+    ///
+    /// ```
+    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
+    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+    /// # Shape::tiny().write(file.as_file())?;
+    /// let model = Model::open(file.path(), &OpenOptions::default())?;
+    /// assert!(!model.has_experts());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn has_experts(&self) -> bool {
         self.weights.iter().any(|weight| weight.expert.is_some())
     }
 
     /// Which model this is: size, time, a hash of headers and of samples of every tensor, and with
     /// `full_hash` one of every byte.
+    ///
+    /// ```
+    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
+    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+    /// # Shape::tiny().write(file.as_file())?;
+    /// let model = Model::open(file.path(), &OpenOptions::default())?;
+    /// let quick = model.identity(false)?;
+    /// let whole = model.identity(true)?;
+    /// assert_eq!(quick.sample_hash, whole.sample_hash);
+    /// assert!(quick.full_hash.is_none() && whole.full_hash.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// None today: everything is read through the mapping.
@@ -200,6 +332,21 @@ impl Model {
 
     /// Quantises a weight to what the NPU reads: `out` in [`Tier::layout`], `scales` per channel or
     /// `[group][channel]`. Runs on the threads of the current rayon pool.
+    ///
+    /// ```
+    /// use ork_weights::quantise::Tier;
+    ///
+    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
+    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+    /// # Shape::tiny().write(file.as_file())?;
+    /// let model = Model::open(file.path(), &OpenOptions::default())?;
+    /// let (weight, tier) = (&model.weights()[0], Tier::Int8);
+    /// let mut tiled = vec![0; tier.layout(weight.k, weight.n)?.bytes() as usize];
+    /// let mut scales = vec![0.0; tier.scales(weight.k, weight.n)];
+    /// model.quantise(weight, &tier, &mut tiled, &mut scales)?;
+    /// assert!(scales.iter().all(|scale| *scale > 0.0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`ModelError::Quantise`] when a buffer has the wrong length, the shape does not suit the tier
@@ -217,6 +364,22 @@ impl Model {
 
     /// [`Model::quantise`] with importance, stochastic rounding or measuring.
     ///
+    /// ```
+    /// use ork_weights::quantise::{Recipe, Tier};
+    ///
+    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
+    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+    /// # Shape::tiny().write(file.as_file())?;
+    /// let model = Model::open(file.path(), &OpenOptions::default())?;
+    /// let (weight, tier) = (&model.weights()[0], Tier::Int8);
+    /// # let mut tiled = vec![0; tier.layout(weight.k, weight.n)?.bytes() as usize];
+    /// # let mut scales = vec![0.0; tier.scales(weight.k, weight.n)];
+    /// let recipe = Recipe { measure: true, ..Recipe::new(tier) };
+    /// let quality = model.quantise_with(weight, &recipe, &mut tiled, &mut scales)?;
+    /// assert!(quality.relative_rms() < 0.01); // int8 of a model of four and a half bits
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As there.
     pub fn quantise_with(
@@ -231,6 +394,20 @@ impl Model {
 
     /// Quantises a weight to what a pack stores, see [`encode`].
     ///
+    /// ```
+    /// use ork_weights::quantise::{Recipe, Tier, blob_bytes};
+    ///
+    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
+    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+    /// # Shape::tiny().write(file.as_file())?;
+    /// let model = Model::open(file.path(), &OpenOptions::default())?;
+    /// let (weight, tier) = (&model.weights()[0], Tier::Nf4);
+    /// let mut blob = vec![0; blob_bytes(tier, weight.k, weight.n)? as usize];
+    /// model.encode(weight, &Recipe::new(tier), &mut blob, &mut [])?; // its scales are inside
+    /// assert!(blob.starts_with(b"1N4O"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Model::quantise`]; a tier that no pack stores.
     pub fn encode(
@@ -244,6 +421,17 @@ impl Model {
     }
 
     /// Tells the system that a weight will be read soon. A hint; costs nothing when it is ignored.
+    ///
+    /// ```
+    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
+    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+    /// # Shape::tiny().write(file.as_file())?;
+    /// let model = Model::open(file.path(), &OpenOptions::default())?;
+    /// for pair in model.weights().windows(2) {
+    ///     model.will_read(&pair[1]); // while the first of the two is quantised
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn will_read(&self, weight: &Weight) {
         if let Some(file) = self.files.get(weight.shard) {
             file.will_read(weight.range());
@@ -252,6 +440,17 @@ impl Model {
 
     /// Drops the pages of a weight that were read: those of the mapping, or of the page cache.
     /// Reading it again brings them back.
+    ///
+    /// ```
+    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
+    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+    /// # Shape::tiny().write(file.as_file())?;
+    /// let model = Model::open(file.path(), &OpenOptions::default())?;
+    /// for weight in model.weights() {
+    ///     model.evict(weight); // a model larger than memory goes through without filling it
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn evict(&self, weight: &Weight) {
         if let Some(file) = self.files.get(weight.shard) {
             file.evict(weight.range());

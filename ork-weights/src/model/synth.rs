@@ -2,6 +2,17 @@
 //!
 //! The numbers are noise of a believable size. The same shape and seed give the same bytes on every
 //! machine. Files are written as a stream, so one of several gigabytes takes no memory.
+//!
+//! ```
+//! use ork_weights::model::{Model, OpenOptions, synth::Shape};
+//!
+//! let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+//! Shape { experts: 4, ..Shape::tiny() }.write(file.as_file())?;
+//! let model = Model::open(file.path(), &OpenOptions::default())?;
+//! assert!(model.has_experts());
+//! assert!(model.weight("blk.0.ffn_up_exps.weight#3").is_some());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use crate::dequant::TensorType;
 use std::io::{self, Write};
@@ -64,11 +75,23 @@ impl Made {
 
 impl Shape {
     /// Under a megabyte: two layers.
+    ///
+    /// ```
+    /// use ork_weights::model::synth::Shape;
+    ///
+    /// assert!(Shape::tiny().bytes() < 4 << 20);
+    /// ```
     pub const fn tiny() -> Shape {
         Shape { embedding: 256, feed_forward: 512, layers: 2, vocabulary: 320, experts: 0, seed: 1 }
     }
 
     /// About 100 MB.
+    ///
+    /// ```
+    /// use ork_weights::model::synth::Shape;
+    ///
+    /// assert!((90_000_000..110_000_000).contains(&Shape::demo().bytes()));
+    /// ```
     pub fn demo() -> Shape {
         Shape::sized(100_000_000)
     }
@@ -100,6 +123,13 @@ impl Shape {
     }
 
     /// Length of the file.
+    ///
+    /// ```
+    /// use ork_weights::model::synth::Shape;
+    ///
+    /// let one = Shape { layers: 1, ..Shape::tiny() };
+    /// assert!(one.bytes() < Shape::tiny().bytes());
+    /// ```
     pub fn bytes(&self) -> u64 {
         let tensors = self.tensors();
         let header = self.header(&tensors).len() as u64;
@@ -108,6 +138,16 @@ impl Shape {
     }
 
     /// Writes the file and returns its length.
+    ///
+    /// ```
+    /// use ork_weights::model::synth::Shape;
+    ///
+    /// let mut file = Vec::new();
+    /// Shape::tiny().write(&mut file)?;
+    /// assert!(file.starts_with(b"GGUF"));
+    /// assert!(Shape { embedding: 100, ..Shape::tiny() }.write(&mut file).is_err());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of `out`; [`io::ErrorKind::InvalidInput`] when a dimension is 0 or not the multiple it

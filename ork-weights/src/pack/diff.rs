@@ -7,6 +7,21 @@ use super::reader::Pack;
 use super::source::Source;
 
 /// How two packs differ; see [`diff`].
+///
+/// ```
+/// use ork_weights::pack::{Pack, diff};
+///
+/// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("small.orkpack");
+/// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+/// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+/// # writer.finish()?;
+/// let pack = Pack::open(&path)?;
+/// let same = diff(&pack, &pack, |_| {})?;
+/// assert_eq!((same.equal, same.different.len()), (1, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Diff {
@@ -22,12 +37,37 @@ pub struct Diff {
 
 impl Diff {
     /// Whether both packs hold the same weights.
+    ///
+    /// ```
+    /// use ork_weights::pack::Diff;
+    ///
+    /// assert!(Diff::default().is_empty());
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.only_first.is_empty() && self.only_second.is_empty() && self.different.is_empty()
     }
 }
 
 /// How one weight differs between two packs.
+///
+/// ```
+/// use ork_weights::pack::{Pack, diff};
+///
+/// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+/// # let folder = tempfile::tempdir()?;
+/// let pack = |name: &str, code: u8| {
+///     let path = folder.path().join(name);
+///     let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+///     writer.add("w", 64, 64, Dtype::Int8, &[code; 4096], &[0.5; 64])?;
+///     writer.finish()?;
+///     Pack::open(&path)
+/// };
+/// let difference = diff(&pack("a", 1)?, &pack("b", 3)?, |_| {})?;
+/// let weight = &difference.different[0];
+/// assert_eq!(&*weight.name, "w");
+/// assert!(weight.codes.is_some() && weight.scales.is_none() && weight.shape.is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Difference {
@@ -46,6 +86,24 @@ pub struct Difference {
 }
 
 /// How many values differ, and how far.
+///
+/// ```
+/// use ork_weights::pack::{Pack, diff};
+///
+/// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+/// # let folder = tempfile::tempdir()?;
+/// let pack = |name: &str, code: u8| {
+///     let path = folder.path().join(name);
+///     let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+///     writer.add("w", 64, 64, Dtype::Int8, &[code; 4096], &[0.5; 64])?;
+///     writer.finish()?;
+///     Pack::open(&path)
+/// };
+/// let difference = diff(&pack("a", 1)?, &pack("b", 3)?, |_| {})?;
+/// let codes = difference.different[0].codes.ok_or("codes differ")?;
+/// assert_eq!((codes.different, codes.total, codes.largest), (4096, 4096, 2.0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Spread {
@@ -73,6 +131,24 @@ impl Spread {
 /// Compares the weights of two packs: names, shapes, forms, codes and scales. How they are stored
 /// (version, stamps, second copies, places) does not count. `progress` is called with every weight
 /// that was compared.
+///
+/// ```
+/// use ork_weights::pack::{Pack, diff};
+///
+/// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+/// # let folder = tempfile::tempdir()?;
+/// let pack = |name: &str, code: u8| {
+///     let path = folder.path().join(name);
+///     let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+///     writer.add("w", 64, 64, Dtype::Int8, &[code; 4096], &[0.5; 64])?;
+///     writer.finish()?;
+///     Pack::open(&path)
+/// };
+/// let difference = diff(&pack("a", 1)?, &pack("b", 3)?, |_| {})?;
+/// assert_eq!((difference.equal, difference.different.len()), (0, 1));
+/// assert!(difference.only_first.is_empty() && difference.only_second.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// What loading a weight refuses.

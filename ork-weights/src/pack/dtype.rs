@@ -35,6 +35,12 @@ impl Dtype {
         [Dtype::Int8, Dtype::O4n1, Dtype::Int4, Dtype::RotatedInt8, Dtype::Int4AsInt8];
 
     /// The number in an index entry.
+    ///
+    /// ```
+    /// use ork_weights::pack::Dtype;
+    ///
+    /// assert_eq!(Dtype::ALL.map(Dtype::code), [1, 4, 5, 6, 7]);
+    /// ```
     pub const fn code(self) -> u32 {
         match self {
             Dtype::Int8 => 1,
@@ -46,6 +52,13 @@ impl Dtype {
     }
 
     /// The form with this number; `None` for numbers no known packer writes.
+    ///
+    /// ```
+    /// use ork_weights::pack::Dtype;
+    ///
+    /// assert_eq!(Dtype::from_code(0), Some(Dtype::Int8)); // late packs
+    /// assert_eq!(Dtype::from_code(2), None);
+    /// ```
     pub const fn from_code(code: u32) -> Option<Dtype> {
         match code {
             0 | 1 => Some(Dtype::Int8),
@@ -58,6 +71,15 @@ impl Dtype {
     }
 
     /// Precision of what [`Pack::load_into`](super::Pack::load_into) writes.
+    ///
+    /// ```
+    /// use ork_weights::pack::Dtype;
+    /// use rknpu_sys::layout::Precision;
+    ///
+    /// // Stored in four bits, computed in eight.
+    /// assert_eq!(Dtype::Int4AsInt8.stored(), Some(Precision::Int4));
+    /// assert_eq!(Dtype::Int4AsInt8.loaded(), Precision::Int8);
+    /// ```
     pub const fn loaded(self) -> Precision {
         match self {
             Dtype::Int4 => Precision::Int4,
@@ -66,6 +88,12 @@ impl Dtype {
     }
 
     /// Precision of the tiles on disk; `None` when the blob is not tiled.
+    ///
+    /// ```
+    /// use ork_weights::pack::Dtype;
+    ///
+    /// assert_eq!(Dtype::O4n1.stored(), None); // not tiled on disk
+    /// ```
     pub const fn stored(self) -> Option<Precision> {
         match self {
             Dtype::Int8 | Dtype::RotatedInt8 => Some(Precision::Int8),
@@ -75,16 +103,34 @@ impl Dtype {
     }
 
     /// Whether activations must be rotated by the same Hadamard blocks.
+    ///
+    /// ```
+    /// use ork_weights::pack::Dtype;
+    ///
+    /// assert!(Dtype::RotatedInt8.is_rotated() && !Dtype::Int8.is_rotated());
+    /// ```
     pub const fn is_rotated(self) -> bool {
         matches!(self, Dtype::Int4 | Dtype::RotatedInt8 | Dtype::Int4AsInt8)
     }
 
     /// Whether a load is a copy of the blob, without any work on the codes.
+    ///
+    /// ```
+    /// use ork_weights::pack::Dtype;
+    ///
+    /// assert!(Dtype::Int8.is_plain() && !Dtype::O4n1.is_plain());
+    /// ```
     pub const fn is_plain(self) -> bool {
         matches!(self, Dtype::Int8 | Dtype::Int4 | Dtype::RotatedInt8)
     }
 
     /// Name for people.
+    ///
+    /// ```
+    /// use ork_weights::pack::Dtype;
+    ///
+    /// assert_eq!(Dtype::Int4AsInt8.name(), "int4-as-int8");
+    /// ```
     pub const fn name(self) -> &'static str {
         match self {
             Dtype::Int8 => "int8",

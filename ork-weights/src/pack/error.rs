@@ -9,6 +9,12 @@ use rknpu_sys::layout::LayoutError;
 pub type Result<T, E = PackError> = std::result::Result<T, E>;
 
 /// A part of a weight on disk.
+///
+/// ```
+/// use ork_weights::pack::Part;
+///
+/// assert_eq!(Part::FullK.to_string(), "full-K copy");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// The tiled or compact codes.
@@ -30,6 +36,13 @@ impl std::fmt::Display for Part {
 }
 
 /// Everything that can be wrong with a pack, its use or its writing.
+///
+/// ```
+/// use ork_weights::pack::{Pack, PackError};
+///
+/// let error = Pack::parse(&[0; 100][..]).unwrap_err();
+/// assert!(matches!(error, PackError::NoMagic { bytes: 100 }));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PackError {

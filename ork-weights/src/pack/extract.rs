@@ -41,6 +41,23 @@ impl<S: Source> Pack<S> {
 
     /// Writes the scales of a weight as a NumPy file: f32, shape (N,) or (groups, N).
     ///
+    /// ```
+    /// use ork_weights::pack::Pack;
+    ///
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// # writer.finish()?;
+    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
+    /// let entry = &pack.entries()[0];
+    /// let mut npy = Vec::new();
+    /// pack.write_scales_npy(entry, &mut npy)?;
+    /// assert!(npy.ends_with(&0.5f32.to_le_bytes()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Pack::scales`]; [`PackError::Io`] when `out` fails.
     pub fn write_scales_npy(&self, entry: &Entry, out: &mut impl Write) -> Result<()> {
@@ -54,6 +71,21 @@ impl<S: Source> Pack<S> {
 
     /// Writes the embedded GGUF into the empty file `out`: header and kept tensors in their places,
     /// holes where the packed tensors were. Returns its length.
+    ///
+    /// ```
+    /// use ork_weights::pack::{Pack, PackError};
+    ///
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// # writer.finish()?;
+    /// // Only packs of late packers embed parts of their model.
+    /// let stub = tempfile::tempfile()?;
+    /// assert!(matches!(Pack::open(&path)?.write_stub(&stub), Err(PackError::NoMetadata)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`PackError::NoMetadata`] when the pack embeds none; [`PackError::Metadata`] when the section

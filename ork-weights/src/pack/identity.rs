@@ -31,6 +31,14 @@ pub struct Identity {
 }
 
 /// How well a model fits the identity in a pack.
+///
+/// ```
+/// use ork_weights::pack::{Freshness, Identity};
+///
+/// let packed = Identity { size: 4096, modified_ns: 1, sample_hash: 7, full_hash: None };
+/// assert_eq!(packed.check(&packed)?, Freshness::Same);
+/// # Ok::<(), ork_weights::pack::PackError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
     /// The same, as far as both sides know.
@@ -44,6 +52,17 @@ impl Identity {
     ///
     /// Full hashes decide where both sides have one; otherwise size and sample hash do. The time
     /// alone never refuses a pack, since copying a file changes it.
+    ///
+    /// ```
+    /// use ork_weights::pack::{Identity, PackError};
+    ///
+    /// let packed = Identity { size: 4096, modified_ns: 1, sample_hash: 7, full_hash: Some(9) };
+    /// let tuned = Identity { full_hash: Some(10), ..packed };
+    /// let error = packed.check(&tuned).unwrap_err();
+    /// assert!(matches!(error, PackError::OtherModel { field: "full hash", .. }));
+    /// // A side without a full hash does not ask for one.
+    /// assert!(packed.check(&Identity { full_hash: None, ..packed }).is_ok());
+    /// ```
     ///
     /// # Errors
     /// [`PackError::OtherModel`] with the first field that differs.

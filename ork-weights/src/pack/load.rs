@@ -21,6 +21,24 @@ impl<S: Source> Pack<S> {
     /// For the plain forms ([`Dtype::is_plain`](super::Dtype::is_plain)) this is one copy, padding
     /// included; the others are inflated to int8 on the threads of the current rayon pool.
     ///
+    /// ```
+    /// use ork_weights::pack::Pack;
+    ///
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// # writer.finish()?;
+    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
+    /// let entry = &pack.entries()[0];
+    /// let mut tiles = vec![0; entry.layout().bytes() as usize]; // or a device's buffer
+    /// pack.load_into(entry, &mut tiles)?;
+    /// assert_eq!(tiles, [1; 4096]);
+    /// assert!(pack.load_into(entry, &mut tiles[1..]).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`PackError::OutputLength`] when `out` is not exactly as long as the layout; the blob's
     /// [`PackError::Stamp`] or [`PackError::O4n1`] header does not fit; [`PackError::Changed`] when the
@@ -50,6 +68,21 @@ impl<S: Source> Pack<S> {
     }
 
     /// Scales of a weight: one per channel, or `[group][channel]` for [`Entry::groups`] groups along K.
+    ///
+    /// ```
+    /// use ork_weights::pack::Pack;
+    ///
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// # writer.finish()?;
+    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
+    /// let entry = &pack.entries()[0];
+    /// assert_eq!(pack.scales(entry)?, [0.5; 64]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`PackError::ScaleValue`] when one is negative or not finite; [`PackError::O4n1`] when the
@@ -117,6 +150,21 @@ impl<S: Source> Pack<S> {
     }
 
     /// Codebook of a compact int4 weight; `None` for other storage forms.
+    ///
+    /// ```
+    /// use ork_weights::pack::Pack;
+    ///
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// # writer.finish()?;
+    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
+    /// let entry = &pack.entries()[0];
+    /// assert_eq!(pack.codebook(entry)?, None); // not compact
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`PackError::O4n1`] when its header does not fit the entry; [`PackError::Io`].

@@ -13,6 +13,20 @@ use super::source::{Pread, Source, copy, slice};
 /// next touch of a missing page. Each load first asks the system whether size and time are those of
 /// the opening, which catches a change that happened before it, not one during the copy. Where other
 /// programs rewrite packs in place, use [`Access::Pread`](super::Access::Pread).
+///
+/// ```
+/// use ork_weights::pack::{Mapping, Pack, Source};
+///
+/// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("small.orkpack");
+/// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+/// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+/// # writer.finish()?;
+/// let pack = Pack::parse(Mapping::open(&path)?)?; // what `Pack::open` does
+/// assert!(pack.source().check().is_ok()); // nobody has changed the file
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Mapping {
     map: crate::Mapping,
@@ -21,6 +35,13 @@ pub struct Mapping {
 
 impl Mapping {
     /// Opens and maps the file.
+    ///
+    /// ```
+    /// use ork_weights::pack::{Mapping, PackError};
+    ///
+    /// let missing = Mapping::open("no/such.orkpack".as_ref()).unwrap_err();
+    /// assert!(matches!(missing, PackError::Io { .. }));
+    /// ```
     ///
     /// # Errors
     /// [`PackError::Io`] when it cannot be opened or mapped.

@@ -2,13 +2,27 @@
 //!
 //! | part | what it does |
 //! |---|---|
-//! | [`Pack`] | opens versions 1 to 7, checks the whole index, loads weights |
+//! | [`Pack`] | opens versions 1 to 8, checks the whole index, loads weights |
 //! | [`Access`] | by mapping or by position, and when a mapping is safe |
 //! | [`PackWriter`] | builds a pack beside its target, resumable, and renames it when it is whole |
 //! | [`Identity`] | which model a pack was made from |
 //! | [`verify`], [`diff`], [`upgrade`] | reads it all against its checksums; compares two; any version into ours |
 //!
-//! The bytes are described in `docs/orkpack.md`.
+//! Every byte is described in [`_orkpack`](crate::_orkpack).
+//!
+//! ```
+//! use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
+//!
+//! let folder = tempfile::tempdir()?;
+//! let path = folder.path().join("small.orkpack");
+//! let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+//! writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+//! writer.finish()?;
+//!
+//! let pack = Pack::open(&path)?;
+//! assert_eq!(&*pack.entries()[0].name, "blk.0.ffn_up.weight");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod diff;

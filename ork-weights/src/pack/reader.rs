@@ -51,6 +51,20 @@ pub struct Pack<S> {
 impl Pack<Mapping> {
     /// Maps and opens a pack file; see [`Mapping`] for what that asks of the file.
     ///
+    /// ```
+    /// use ork_weights::pack::Pack;
+    ///
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// # writer.finish()?;
+    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
+    /// assert_eq!(pack.entries().len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`PackError::Io`], and whatever [`Pack::parse`] refuses.
     pub fn open(path: impl AsRef<Path>) -> Result<Pack<Mapping>> {
@@ -58,11 +72,39 @@ impl Pack<Mapping> {
     }
 
     /// The open file, for reads of [`Entry::blob_range`] that should not go through the mapping.
+    ///
+    /// ```
+    /// use ork_weights::pack::Pack;
+    ///
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// # writer.finish()?;
+    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
+    /// assert_eq!(pack.file().metadata()?.len(), pack.size());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn file(&self) -> &std::fs::File {
         self.source.file()
     }
 
     /// The path it was opened by.
+    ///
+    /// ```
+    /// use ork_weights::pack::Pack;
+    ///
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// # writer.finish()?;
+    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
+    /// assert_eq!(pack.path(), path);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn path(&self) -> &Path {
         self.source.path()
     }
@@ -70,6 +112,20 @@ impl Pack<Mapping> {
 
 impl Pack<PackFile> {
     /// Opens a pack file by mapping it or for reading by position.
+    ///
+    /// ```
+    /// use ork_weights::pack::{Access, Pack};
+    ///
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// # writer.finish()?;
+    /// let pack = Pack::open_with(&path, Access::Pread)?; // on a network file system
+    /// assert_eq!(pack.entries().len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`PackError::Io`], and whatever [`Pack::parse`] refuses.
@@ -79,10 +135,24 @@ impl Pack<PackFile> {
 }
 
 impl<S: Source> Pack<S> {
-    /// Opens a pack of any version from 1 to 7.
+    /// Opens a pack of any version from 1 to 8.
     ///
     /// Memory grows with the index only. Blobs are not read here: their headers, scales and checksums
     /// are checked when they are loaded.
+    ///
+    /// ```
+    /// use ork_weights::pack::Pack;
+    ///
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// # writer.finish()?;
+    /// let pack = Pack::parse(std::fs::read(&path)?)?; // from memory
+    /// assert_eq!(pack.scales(&pack.entries()[0])?, [0.5; 64]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// A variant of [`PackError`] for each thing that can be wrong with footer, index, metadata,
@@ -103,47 +173,175 @@ impl<S: Source> Pack<S> {
     }
 
     /// Weights in the order of the file, which is that of first use when the pack was made.
+    ///
+    /// ```
+    /// use ork_weights::pack::Pack;
+    ///
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// # writer.finish()?;
+    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
+    /// let bytes: u64 = pack.entries().iter().map(|entry| entry.layout().bytes()).sum();
+    /// assert_eq!(bytes, 4096);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
     /// The weight of this name, by binary search.
+    ///
+    /// ```
+    /// use ork_weights::pack::Pack;
+    ///
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// # writer.finish()?;
+    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
+    /// assert!(pack.get("blk.0.ffn_up.weight").is_some());
+    /// assert!(pack.get("blk.1.ffn_up.weight").is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn get(&self, name: &str) -> Option<&Entry> {
         self.by_name.find(&self.entries, name)
     }
 
     /// Version in the footer, 1 to 8.
+    ///
+    /// ```
+    /// use ork_weights::pack::Pack;
+    ///
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// # writer.finish()?;
+    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
+    /// assert_eq!(pack.version(), 2); // what is written unless asked otherwise
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn version(&self) -> u32 {
         self.footer.version
     }
 
     /// Tier signature of version 5 and later: bits 0 to 7 the forced tier as ASCII ('4', '8' or 0),
     /// bit 8 a hybrid build, bit 9 Hadamard rotation. 0 for older versions.
+    ///
+    /// ```
+    /// use ork_weights::pack::Pack;
+    ///
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// # writer.finish()?;
+    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
+    /// assert_eq!(pack.signature(), 0); // version 2 has none
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn signature(&self) -> u32 {
         self.footer.signature
     }
 
     /// The model the pack was made from; `None` for packs that other programs wrote.
+    ///
+    /// ```
+    /// use ork_weights::pack::Pack;
+    ///
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// # writer.finish()?;
+    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
+    /// assert!(pack.identity().is_none()); // the writer was given none
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn identity(&self) -> Option<&Identity> {
         self.extension.as_ref()?.identity.as_ref()
     }
 
     /// Who wrote it, for packs of this library.
+    ///
+    /// ```
+    /// use ork_weights::pack::Pack;
+    ///
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// # writer.finish()?;
+    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
+    /// assert!(pack.packer().is_some_and(|packer| packer.starts_with("ork")));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn packer(&self) -> Option<&str> {
         Some(&self.extension.as_ref()?.packer)
     }
 
     /// Hash of the settings it was made with, as given to the writer; `None` without an extension.
+    ///
+    /// ```
+    /// use ork_weights::pack::Pack;
+    ///
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// # writer.finish()?;
+    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
+    /// assert_eq!(pack.recipe(), Some(0)); // plain int8 has no settings
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn recipe(&self) -> Option<u64> {
         Some(self.extension.as_ref()?.recipe)
     }
 
     /// Measurements that a tool of the C project appended.
+    ///
+    /// ```
+    /// use ork_weights::pack::Pack;
+    ///
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// # writer.finish()?;
+    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
+    /// assert!(pack.calibration().is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn calibration(&self) -> Option<&Calibration> {
         self.calibration.as_ref()
     }
 
     /// Where the embedded parts of the source GGUF lie; `None` when there are none.
+    ///
+    /// ```
+    /// use ork_weights::pack::Pack;
+    ///
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// # writer.finish()?;
+    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
+    /// assert!(pack.metadata()?.is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`PackError::Metadata`] when the section contradicts itself.
@@ -158,11 +356,39 @@ impl<S: Source> Pack<S> {
     }
 
     /// Length of the file.
+    ///
+    /// ```
+    /// use ork_weights::pack::Pack;
+    ///
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// # writer.finish()?;
+    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
+    /// assert_eq!(pack.size(), std::fs::metadata(&path)?.len());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn size(&self) -> u64 {
         self.source.size()
     }
 
     /// Where the bytes come from.
+    ///
+    /// ```
+    /// use ork_weights::pack::{Pack, Source};
+    ///
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// # writer.finish()?;
+    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
+    /// assert_eq!(pack.source().size(), pack.size());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn source(&self) -> &S {
         &self.source
     }

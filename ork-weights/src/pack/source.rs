@@ -14,6 +14,40 @@ use super::mapping::Mapping;
 /// Random access to the bytes of a pack.
 ///
 /// Everything that is `AsRef<[u8]>` is a source, so a pack can be read from a `Vec<u8>` or a slice.
+///
+/// ```
+/// use ork_weights::pack::{Pack, Result, Source};
+/// use std::cell::Cell;
+/// use std::ops::Range;
+///
+/// /// Bytes that count how often they are asked for.
+/// struct Counted(Vec<u8>, Cell<usize>);
+///
+/// impl Source for Counted {
+///     fn size(&self) -> u64 {
+///         Source::size(&self.0)
+///     }
+///
+///     fn bytes(&self, _: Range<u64>) -> Option<&[u8]> {
+///         None // so that all goes through `read_at`
+///     }
+///
+///     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+///         self.1.set(self.1.get() + 1);
+///         Source::read_at(&self.0, offset, out)
+///     }
+/// }
+///
+/// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("small.orkpack");
+/// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+/// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+/// # writer.finish()?;
+/// let pack = Pack::parse(Counted(std::fs::read(&path)?, Cell::new(0)))?;
+/// assert!(pack.source().1.get() > 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Source {
     /// Length in bytes.
     fn size(&self) -> u64;
@@ -110,6 +144,20 @@ pub enum Access {
 }
 
 /// A pack file, reached as [`Access`] says.
+///
+/// ```
+/// use ork_weights::pack::{Access, PackFile};
+///
+/// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("small.orkpack");
+/// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+/// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+/// # writer.finish()?;
+/// assert!(matches!(PackFile::open(&path, Access::Map)?, PackFile::Mapping(_)));
+/// assert!(matches!(PackFile::open(&path, Access::Pread)?, PackFile::Pread(_)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub enum PackFile {
     /// Mapped.
@@ -173,6 +221,20 @@ impl Source for PackFile {
 }
 
 /// A file that is read by position, with what it was when it was opened.
+///
+/// ```
+/// use ork_weights::pack::{Pack, Pread};
+///
+/// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("small.orkpack");
+/// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+/// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+/// # writer.finish()?;
+/// let pack = Pack::parse(Pread::open(&path)?)?;
+/// assert_eq!(pack.source().path(), path);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Pread {
     file: File,

@@ -12,6 +12,22 @@ use super::source::Source;
 pub(super) const CHUNK: usize = 256 << 10;
 
 /// What [`verify`] found.
+///
+/// ```
+/// use ork_weights::pack::{Pack, PackError, verify};
+///
+/// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("small.orkpack");
+/// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+/// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+/// # writer.finish()?;
+/// let mut bytes = std::fs::read(&path)?;
+/// bytes[100] ^= 1; // in the blob
+/// let report = verify(&Pack::parse(bytes)?, &|_| {});
+/// assert!(matches!(report.problems[0], PackError::Checksum { .. }));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Verified {
@@ -27,6 +43,19 @@ pub struct Verified {
 
 impl Verified {
     /// Whether nothing was wrong.
+    ///
+    /// ```
+    /// use ork_weights::pack::{Pack, verify};
+    ///
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// # writer.finish()?;
+    /// assert!(verify(&Pack::open(&path)?, &|_| {}).is_sound());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn is_sound(&self) -> bool {
         self.problems.is_empty()
     }
@@ -73,6 +102,21 @@ pub fn verify<S: Source + Sync>(pack: &Pack<S>, progress: &(dyn Fn(u64) + Sync))
 
 impl<S: Source> Pack<S> {
     /// Checks one weight as [`verify`] does: for a first use, or where a single weight is in doubt.
+    ///
+    /// ```
+    /// use ork_weights::pack::Pack;
+    ///
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// # writer.finish()?;
+    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
+    /// let entry = &pack.entries()[0];
+    /// pack.verify_entry(entry)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`PackError::Checksum`], [`PackError::Stamp`], [`PackError::O4n1`], [`PackError::ScaleValue`];

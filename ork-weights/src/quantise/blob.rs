@@ -28,6 +28,13 @@ pub fn blob_bytes(tier: Tier, k: u32, n: u32) -> Result<u64, QuantiseError> {
 }
 
 /// Scales beside the blob; 0 when the blob holds them itself.
+///
+/// ```
+/// use ork_weights::quantise::{Tier, blob_scales};
+///
+/// assert_eq!(blob_scales(Tier::Int8, 1024, 64), 64);
+/// assert_eq!(blob_scales(Tier::Nf4, 1024, 64), 0); // in the blob
+/// ```
 pub fn blob_scales(tier: Tier, k: u32, n: u32) -> usize {
     match tier.codebook() {
         Some(_) => 0,
@@ -38,6 +45,19 @@ pub fn blob_scales(tier: Tier, k: u32, n: u32) -> usize {
 /// Quantises `rows` to what a pack stores: `blob` ([`blob_bytes`] long) and `scales`
 /// ([`blob_scales`] of them). For the tiers that are stored as they are computed this is
 /// [`quantise`](super::quantise).
+///
+/// ```
+/// use ork_weights::dequant::TensorType;
+/// use ork_weights::quantise::{Recipe, Rows, Tier, blob_bytes, encode};
+///
+/// let raw = 1f32.to_le_bytes().repeat(32 * 64);
+/// let rows = Rows::new(TensorType::F32, 32, 64, &raw)?;
+/// let mut blob = vec![0; blob_bytes(Tier::O4n1, 32, 64)? as usize];
+/// encode(&rows, &Recipe::new(Tier::O4n1), &mut blob, &mut [])?;
+/// assert_eq!(blob[20..24], (1f32 / 7.0).to_le_bytes()); // the first scale
+/// assert_eq!(blob[20 + 4 * 64], 0x77); // two codes of 7
+/// # Ok::<(), ork_weights::quantise::QuantiseError>(())
+/// ```
 ///
 /// # Errors
 /// [`QuantiseError`]; `blob` and `scales` then hold no weight.

@@ -20,6 +20,27 @@
 //!
 //! The work goes tile by tile: a few rows are dequantised into the cache, looked at for their
 //! scale, quantised, and written straight to their place in the tile. Memory is passed over once.
+//!
+//! ```
+//! use ork_weights::dequant::TensorType;
+//! use ork_weights::quantise::{Recipe, Rows, Tier, quantise};
+//!
+//! // How much each tier loses of the same channels.
+//! let raw: Vec<u8> =
+//!     (0..64 * 64).flat_map(|i| (i as f32 * 0.7).sin().to_le_bytes()).collect();
+//! let rows = Rows::new(TensorType::F32, 64, 64, &raw)?;
+//! let error = |tier: Tier| {
+//!     let mut tiled = vec![0; tier.layout(64, 64)?.bytes() as usize];
+//!     let mut scales = vec![0.0; tier.scales(64, 64)];
+//!     let recipe = Recipe { measure: true, ..Recipe::new(tier) };
+//!     Ok::<_, ork_weights::quantise::QuantiseError>(
+//!         quantise(&rows, &recipe, &mut tiled, &mut scales)?.relative_rms(),
+//!     )
+//! };
+//! assert!(error(Tier::Fp16)? < error(Tier::Int8)?);
+//! assert!(error(Tier::Int8)? < error(Tier::O4n1)?);
+//! # Ok::<(), ork_weights::quantise::QuantiseError>(())
+//! ```
 
 mod blob;
 mod clip;
@@ -41,7 +62,7 @@ pub use hadamard::{block_of, rotate};
 pub use pack::quantise;
 pub use quality::Quality;
 pub use rows::Rows;
-pub use tier::Tier;
+pub use tier::{ParseTierError, Tier};
 
 use rknpu_sys::layout::LayoutError;
 
@@ -71,12 +92,30 @@ pub struct Recipe<'a> {
 
 impl Recipe<'_> {
     /// The plain form of a tier: no importance, rounding to nearest, nothing measured.
+    ///
+    /// ```
+    /// use ork_weights::quantise::{Recipe, Tier};
+    ///
+    /// let recipe = Recipe::new(Tier::Nf4);
+    /// assert!(recipe.importance.is_none() && !recipe.measure);
+    /// ```
     pub const fn new(tier: Tier) -> Recipe<'static> {
         Recipe { tier, importance: None, stochastic: None, measure: false }
     }
 }
 
 /// Why a weight could not be quantised.
+///
+/// ```
+/// use ork_weights::dequant::TensorType;
+/// use ork_weights::quantise::{QuantiseError, Recipe, Rows, Tier, quantise};
+///
+/// let raw = f32::NAN.to_le_bytes().repeat(32 * 32);
+/// let rows = Rows::new(TensorType::F32, 32, 32, &raw)?;
+/// let error = quantise(&rows, &Recipe::new(Tier::Int8), &mut [0; 4096], &mut [0.0; 32]);
+/// assert!(matches!(error, Err(QuantiseError::NotFinite { .. })));
+/// # Ok::<(), QuantiseError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuantiseError {

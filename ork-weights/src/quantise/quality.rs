@@ -3,6 +3,15 @@
 use std::ops::AddAssign;
 
 /// Sums over a weight: of squared differences and of squares, weighted by importance if there is one.
+///
+/// ```
+/// use ork_weights::quantise::Quality;
+///
+/// // Of a weight in two pieces.
+/// let mut quality = Quality { error: 1.0, energy: 50.0 };
+/// quality += Quality { error: 3.0, energy: 50.0 };
+/// assert_eq!(quality.relative_rms(), 0.2);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Quality {
     /// Σ importance × (weight − code's value)².

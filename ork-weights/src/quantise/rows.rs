@@ -5,6 +5,15 @@ use crate::dequant::{TensorType, dequantise};
 
 /// A weight, or some channels of it, as a model file holds it: row-major, a row the K values of one
 /// output channel.
+///
+/// ```
+/// use ork_weights::{dequant::TensorType, quantise::Rows};
+///
+/// let raw = [0u8; 34 * 2 * 32]; // 32 channels of two Q8_0 blocks
+/// let rows = Rows::new(TensorType::Q8_0, 64, 32, &raw)?;
+/// assert_eq!((rows.k(), rows.n()), (64, 32));
+/// # Ok::<(), ork_weights::quantise::QuantiseError>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
     kind: TensorType,
@@ -18,6 +27,14 @@ pub struct Rows<'a> {
 impl<'a> Rows<'a> {
     /// `n` rows of `k` values in blocks of `kind`.
     ///
+    /// ```
+    /// use ork_weights::{dequant::TensorType, quantise::Rows};
+    ///
+    /// assert!(Rows::new(TensorType::F32, 32, 1, &[0; 128]).is_ok());
+    /// assert!(Rows::new(TensorType::F32, 32, 1, &[0; 127]).is_err());
+    /// assert!(Rows::new(TensorType::Q4_K, 32, 1, &[0; 18]).is_err()); // no whole block
+    /// ```
+    ///
     /// # Errors
     /// [`QuantiseError::Length`] when `raw` does not hold exactly that many rows of whole blocks.
     pub fn new(kind: TensorType, k: u32, n: u32, raw: &'a [u8]) -> Result<Rows<'a>, QuantiseError> {
@@ -29,6 +46,18 @@ impl<'a> Rows<'a> {
 
     /// The same rows as channels `first..` of a larger weight: what errors name, and what stochastic
     /// rounding draws for each channel, then are those of the whole.
+    ///
+    /// ```
+    /// use ork_weights::dequant::TensorType;
+    /// use ork_weights::quantise::{QuantiseError, Recipe, Rows, Tier, quantise};
+    ///
+    /// let raw = f32::INFINITY.to_le_bytes().repeat(32 * 32);
+    /// let rows = Rows::new(TensorType::F32, 32, 32, &raw)?.starting_at(4096);
+    /// let error = quantise(&rows, &Recipe::new(Tier::Int8), &mut [0; 4096], &mut [0.0; 32]);
+    /// let Err(QuantiseError::NotFinite { channel }) = error else { panic!("infinite") };
+    /// assert!(channel >= 4096); // as the whole weight counts
+    /// # Ok::<(), QuantiseError>(())
+    /// ```
     pub fn starting_at(self, first: usize) -> Rows<'a> {
         Rows { first, ..self }
     }

@@ -15,7 +15,7 @@ use std::str::FromStr;
 /// assert_eq!(tier, Tier::Int4 { group: Some(128) });
 /// assert_eq!(tier.scales(4096, 64), 32 * 64);
 /// assert_eq!(tier.to_string(), "int4:128");
-/// # Ok::<(), String>(())
+/// # Ok::<(), ork_weights::quantise::ParseTierError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -47,6 +47,13 @@ pub enum Tier {
 
 impl Tier {
     /// How a pack stores it; `None` for [`Tier::Fp16`], which it cannot.
+    ///
+    /// ```
+    /// use ork_weights::{pack::Dtype, quantise::Tier};
+    ///
+    /// assert_eq!(Tier::Nf4.dtype(), Some(Dtype::O4n1)); // the codebook stands in the blob
+    /// assert_eq!(Tier::Fp16.dtype(), None);
+    /// ```
     pub const fn dtype(self) -> Option<Dtype> {
         match self {
             Tier::Int8 => Some(Dtype::Int8),
@@ -59,6 +66,13 @@ impl Tier {
     }
 
     /// Precision of what the NPU reads.
+    ///
+    /// ```
+    /// use ork_weights::quantise::Tier;
+    /// use rknpu_sys::layout::Precision;
+    ///
+    /// assert_eq!(Tier::O4n1.precision(), Precision::Int8); // four bits on disk, eight to the NPU
+    /// ```
     pub const fn precision(self) -> Precision {
         match self {
             Tier::Fp16 => Precision::Fp16,
@@ -68,6 +82,14 @@ impl Tier {
     }
 
     /// Layout of what the NPU reads of a K × N weight.
+    ///
+    /// ```
+    /// use ork_weights::quantise::Tier;
+    ///
+    /// assert_eq!(Tier::Int8.layout(1024, 64)?.bytes(), 64 << 10);
+    /// assert!(Tier::Int4 { group: Some(48) }.layout(1024, 64).is_err()); // no run of 32
+    /// # Ok::<(), ork_weights::quantise::QuantiseError>(())
+    /// ```
     ///
     /// # Errors
     /// [`QuantiseError::Layout`] when K or N does not tile; [`QuantiseError::Group`].
@@ -81,6 +103,14 @@ impl Tier {
     }
 
     /// Number of scales of a K × N weight: N, or groups × N, or none.
+    ///
+    /// ```
+    /// use ork_weights::quantise::Tier;
+    ///
+    /// assert_eq!(Tier::Int8.scales(4096, 64), 64);
+    /// assert_eq!(Tier::Int4 { group: Some(128) }.scales(4096, 64), 32 * 64);
+    /// assert_eq!(Tier::Fp16.scales(4096, 64), 0);
+    /// ```
     pub fn scales(self, k: u32, n: u32) -> usize {
         match self {
             Tier::Fp16 => 0,
@@ -89,6 +119,13 @@ impl Tier {
     }
 
     /// The codebook of a compactly stored tier.
+    ///
+    /// ```
+    /// use ork_weights::{pack::Codebook, quantise::Tier};
+    ///
+    /// assert_eq!(Tier::O4n1.codebook(), Some(Codebook::Uniform));
+    /// assert_eq!(Tier::Int8.codebook(), None);
+    /// ```
     pub const fn codebook(self) -> Option<Codebook> {
         match self {
             Tier::O4n1 => Some(Codebook::Uniform),
@@ -98,11 +135,27 @@ impl Tier {
     }
 
     /// Whether activations must be rotated as the weight was, see [`rotate`](super::rotate).
+    ///
+    /// ```
+    /// use ork_weights::quantise::{Tier, rotate};
+    ///
+    /// let mut activations = [1.0, 0.0, 0.0, 0.0];
+    /// if (Tier::Int4 { group: None }).is_rotated() {
+    ///     rotate(&mut activations);
+    /// }
+    /// assert_eq!(activations, [0.5; 4]);
+    /// ```
     pub const fn is_rotated(self) -> bool {
         self.may_group()
     }
 
     /// Bits of a stored code.
+    ///
+    /// ```
+    /// use ork_weights::quantise::Tier;
+    ///
+    /// assert_eq!((Tier::Int8.bits(), Tier::Nf4.bits(), Tier::Fp16.bits()), (8, 4, 16));
+    /// ```
     pub const fn bits(self) -> u32 {
         match self {
             Tier::Fp16 => 16,
@@ -162,17 +215,40 @@ impl std::fmt::Display for Tier {
     }
 }
 
+/// A text that names no tier.
+///
+/// ```
+/// use ork_weights::quantise::Tier;
+///
+/// let error = "int9".parse::<Tier>().unwrap_err();
+/// assert!(error.to_string().starts_with("\"int9\" is no tier: int8, o4n1, nf4"));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParseTierError {
+    /// Not a name of a tier, or a group that is no number.
+    #[error(
+        "{text:?} is no tier: int8, o4n1, nf4, int4[:GROUP], rotated-int8[:GROUP], \
+         int4-as-int8[:GROUP] or fp16"
+    )]
+    Unknown {
+        /// The text.
+        text: Box<str>,
+    },
+    /// A group for a tier that has one scale a channel.
+    #[error("tier {tier} has one scale a channel and takes no group")]
+    Group {
+        /// The tier.
+        tier: Tier,
+    },
+}
+
 impl FromStr for Tier {
-    type Err = String;
+    type Err = ParseTierError;
 
     /// A tier's name, with `:GROUP` where it may have scale groups.
-    fn from_str(text: &str) -> Result<Tier, String> {
-        let unknown = || {
-            format!(
-                "{text:?} is no tier: int8, o4n1, nf4, int4[:GROUP], rotated-int8[:GROUP], \
-                 int4-as-int8[:GROUP] or fp16"
-            )
-        };
+    fn from_str(text: &str) -> Result<Tier, ParseTierError> {
+        let unknown = || ParseTierError::Unknown { text: text.into() };
         let (name, group) = match text.split_once(':') {
             None => (text, None),
             Some((name, group)) => (name, Some(group.parse::<u32>().map_err(|_| unknown())?)),
@@ -188,7 +264,7 @@ impl FromStr for Tier {
             _ => return Err(unknown()),
         };
         if group.is_some() && !tier.may_group() {
-            return Err(format!("tier {name} has one scale a channel and takes no group"));
+            return Err(ParseTierError::Group { tier });
         }
         Ok(tier)
     }

@@ -41,6 +41,16 @@ pub(crate) const BLOCK: usize = 1024;
 const LARGE: usize = 32 << 20;
 
 /// A buffer that does not fit the layout.
+///
+/// ```
+/// use ork_weights::tile::tile;
+/// use rknpu_sys::layout::{Layout, Precision};
+///
+/// let layout = Layout::new(32, 32, Precision::Int8)?;
+/// let error = tile(&layout, &[0; 1024], &mut [0; 1024]).unwrap_err();
+/// assert_eq!((error.bytes, error.expected), (1024, 4096)); // a slice fills its page
+/// # Ok::<(), rknpu_sys::layout::LayoutError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("tile K={k} N={n} {precision:?}: the {buffer} has {bytes} bytes, {expected} are needed")]
 pub struct TileError {
@@ -92,6 +102,19 @@ pub const fn rows_bytes(layout: &Layout) -> u64 {
 /// ([`Layout::bytes`] long); padding becomes 0. Tiles are spread over the threads of the current
 /// rayon pool.
 ///
+/// ```
+/// use ork_weights::tile::tile;
+/// use rknpu_sys::layout::{Layout, Precision};
+///
+/// let layout = Layout::new(32, 32, Precision::Int8)?;
+/// let rows: Vec<u8> = (0..1024).map(|i| (i / 32) as u8).collect(); // row c holds c
+/// let mut tiled = [0xff; 4096];
+/// tile(&layout, &rows, &mut tiled)?;
+/// assert_eq!(tiled[..1024], rows); // one run a channel: nothing moves
+/// assert_eq!(tiled[1024..], [0; 3072]); // padding
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// [`TileError`] when a buffer has another length; `out` is then untouched.
 pub fn tile(layout: &Layout, rows: &[u8], out: &mut [u8]) -> Result<(), TileError> {
@@ -108,6 +131,19 @@ pub fn tile(layout: &Layout, rows: &[u8], out: &mut [u8]) -> Result<(), TileErro
 }
 
 /// The inverse of [`tile`]: `tiled` back to row-major `[N][K]`. Padding is not looked at.
+///
+/// ```
+/// use ork_weights::tile::untile;
+/// use rknpu_sys::layout::{Layout, Precision};
+///
+/// let layout = Layout::new(64, 32, Precision::Int8)?;
+/// let mut tiled = [0; 4096];
+/// tiled[1024] = 9; // the first byte of the second block
+/// let mut rows = [0; 64 * 32];
+/// untile(&layout, &tiled, &mut rows)?;
+/// assert_eq!(rows[32], 9); // k 32 of channel 0
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// [`TileError`] when a buffer has another length; `rows` is then untouched.

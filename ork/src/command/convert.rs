@@ -6,6 +6,7 @@ use ork_cache::config::Environment;
 use ork_weights::convert::{Imatrix, Options, Report as Converted, TierChoice, convert};
 use ork_weights::model::OpenOptions;
 use ork_weights::pack::WriterOptions;
+use ork_weights::quantise::ParseTierError;
 
 use crate::cli::{ConvertArgs, QuantiseArgs};
 use crate::error::{Error, Result};
@@ -76,13 +77,17 @@ fn imatrix(path: &Path) -> Result<Imatrix> {
 
 /// The tiers that the arguments ask for: rules by name before the tier of all others.
 fn tiers(args: &QuantiseArgs) -> Result<TierChoice> {
-    let usage = Error::Usage;
     let mut choice = match args.tier.as_deref() {
         None => TierChoice::default(),
         Some("source") => TierChoice::by_source(),
-        Some(tier) => TierChoice::fixed(tier.parse().map_err(usage)?),
+        Some(tier) => TierChoice::fixed(
+            tier.parse().map_err(|error: ParseTierError| Error::Usage(error.to_string()))?,
+        ),
     };
-    args.tier_map.iter().try_for_each(|rule| choice.add(rule).map_err(Error::Usage))?;
+    args.tier_map
+        .iter()
+        .try_for_each(|rule| choice.add(rule))
+        .map_err(|error| Error::Usage(error.to_string()))?;
     Ok(choice)
 }
 

@@ -3,6 +3,13 @@
 use super::Value;
 
 /// Everything that can be wrong with a GGUF header.
+///
+/// ```
+/// use ork_weights::model::gguf::{Gguf, GgufError};
+///
+/// let error = Gguf::parse(b"PK\x03\x04").unwrap_err();
+/// assert_eq!(error, GgufError::Magic { found: *b"PK\x03\x04" });
+/// ```
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GgufError {

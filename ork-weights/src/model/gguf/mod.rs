@@ -3,6 +3,17 @@
 //! Everything a header says is checked against the bytes there are before memory is taken for it:
 //! counts, lengths, dimensions, offsets, alignment, overlaps, names. Nothing is copied but names and
 //! single values; arrays (vocabularies of 100,000 strings) are stepped over.
+//!
+//! ```
+//! # use ork_weights::model::synth::Shape;
+//! # let mut file = Vec::new();
+//! # Shape::tiny().write(&mut file)?;
+//! let gguf = ork_weights::model::gguf::Gguf::parse(&file)?; // of a small llama
+//! let tensor = gguf.tensor("output.weight").ok_or("no such tensor")?;
+//! let bytes = &file[tensor.range().start as usize..tensor.range().end as usize];
+//! assert_eq!(bytes.len() as u64, tensor.bytes);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod cursor;
@@ -52,6 +63,16 @@ pub struct Gguf {
 }
 
 /// Where a tensor lies and what it is.
+///
+/// ```
+/// # use ork_weights::model::synth::Shape;
+/// # let mut file = Vec::new();
+/// # Shape::tiny().write(&mut file)?;
+/// let gguf = ork_weights::model::gguf::Gguf::parse(&file)?; // of a small llama
+/// let tensor = gguf.tensor("blk.0.ffn_up.weight").ok_or("no such tensor")?;
+/// assert_eq!(tensor.dimensions, [256, 512]); // 512 channels of 256 inputs
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
     /// Its name.
@@ -68,11 +89,34 @@ pub struct Tensor {
 
 impl Tensor {
     /// Its type; `None` when its values cannot be read.
+    ///
+    /// ```
+    /// use ork_weights::dequant::TensorType;
+    ///
+    /// # use ork_weights::model::synth::Shape;
+    /// # let mut file = Vec::new();
+    /// # Shape::tiny().write(&mut file)?;
+    /// let gguf = ork_weights::model::gguf::Gguf::parse(&file)?; // of a small llama
+    /// let tensor = gguf.tensor("output.weight").ok_or("no such tensor")?;
+    /// assert_eq!(tensor.kind(), Some(TensorType::Q6_K));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn kind(&self) -> Option<TensorType> {
         TensorType::from_ggml(self.ggml_type)
     }
 
     /// Its bytes in the file.
+    ///
+    /// ```
+    /// # use ork_weights::model::synth::Shape;
+    /// # let mut file = Vec::new();
+    /// # Shape::tiny().write(&mut file)?;
+    /// let gguf = ork_weights::model::gguf::Gguf::parse(&file)?; // of a small llama
+    /// let tensor = &gguf.tensors()[0];
+    /// assert!(tensor.range().start >= gguf.data_start());
+    /// assert!(tensor.range().end <= file.len() as u64);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn range(&self) -> Range<u64> {
         self.offset..self.offset + self.bytes
     }
@@ -80,6 +124,18 @@ impl Tensor {
 
 impl Gguf {
     /// Parses the header at the start of `file`, which is the whole file.
+    ///
+    /// ```
+    /// use ork_weights::model::gguf::Gguf;
+    ///
+    /// # use ork_weights::model::synth::Shape;
+    /// # let mut file = Vec::new();
+    /// # Shape::tiny().write(&mut file)?;
+    /// assert!(Gguf::parse(&file).is_ok());
+    /// file.truncate(1000);
+    /// assert!(Gguf::parse(&file).is_err()); // cut short
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`GgufError`] for everything that is not a GGUF, or one that contradicts itself or its length.
@@ -124,31 +180,89 @@ impl Gguf {
     }
 
     /// Version of the container.
+    ///
+    /// ```
+    /// # use ork_weights::model::synth::Shape;
+    /// # let mut file = Vec::new();
+    /// # Shape::tiny().write(&mut file)?;
+    /// let gguf = ork_weights::model::gguf::Gguf::parse(&file)?; // of a small llama
+    /// assert_eq!(gguf.version(), 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn version(&self) -> u32 {
         self.version
     }
 
     /// Alignment of tensors, in bytes.
+    ///
+    /// ```
+    /// # use ork_weights::model::synth::Shape;
+    /// # let mut file = Vec::new();
+    /// # Shape::tiny().write(&mut file)?;
+    /// let gguf = ork_weights::model::gguf::Gguf::parse(&file)?; // of a small llama
+    /// assert_eq!(gguf.alignment(), 32);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn alignment(&self) -> u64 {
         self.alignment
     }
 
     /// First byte of tensor data; everything before it is header.
+    ///
+    /// ```
+    /// # use ork_weights::model::synth::Shape;
+    /// # let mut file = Vec::new();
+    /// # Shape::tiny().write(&mut file)?;
+    /// let gguf = ork_weights::model::gguf::Gguf::parse(&file)?; // of a small llama
+    /// assert_eq!(gguf.data_start(), gguf.tensors()[0].offset);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn data_start(&self) -> u64 {
         self.data
     }
 
     /// Keys and values in the order of the file.
+    ///
+    /// ```
+    /// # use ork_weights::model::synth::Shape;
+    /// # let mut file = Vec::new();
+    /// # Shape::tiny().write(&mut file)?;
+    /// let gguf = ork_weights::model::gguf::Gguf::parse(&file)?; // of a small llama
+    /// let (key, value) = &gguf.metadata()[0];
+    /// assert_eq!((&**key, value.to_string().as_str()), ("general.architecture", "\"llama\""));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn metadata(&self) -> &[(Box<str>, Value)] {
         &self.metadata
     }
 
     /// The value of `key`.
+    ///
+    /// ```
+    /// use ork_weights::model::gguf::Value;
+    ///
+    /// # use ork_weights::model::synth::Shape;
+    /// # let mut file = Vec::new();
+    /// # Shape::tiny().write(&mut file)?;
+    /// let gguf = ork_weights::model::gguf::Gguf::parse(&file)?; // of a small llama
+    /// assert_eq!(gguf.get("llama.block_count"), Some(&Value::Unsigned(2)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.metadata.iter().find(|entry| &*entry.0 == key).map(|entry| &entry.1)
     }
 
     /// The value of `key` if it is a string.
+    ///
+    /// ```
+    /// # use ork_weights::model::synth::Shape;
+    /// # let mut file = Vec::new();
+    /// # Shape::tiny().write(&mut file)?;
+    /// let gguf = ork_weights::model::gguf::Gguf::parse(&file)?; // of a small llama
+    /// assert_eq!(gguf.text("general.name"), Some("synthetic"));
+    /// assert_eq!(gguf.text("llama.block_count"), None); // a number
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn text(&self, key: &str) -> Option<&str> {
         match self.get(key)? {
             Value::Text(text) => Some(text),
@@ -157,6 +271,15 @@ impl Gguf {
     }
 
     /// The value of `key` if it is a whole number that is not negative.
+    ///
+    /// ```
+    /// # use ork_weights::model::synth::Shape;
+    /// # let mut file = Vec::new();
+    /// # Shape::tiny().write(&mut file)?;
+    /// let gguf = ork_weights::model::gguf::Gguf::parse(&file)?; // of a small llama
+    /// assert_eq!(gguf.number("llama.embedding_length"), Some(256));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn number(&self, key: &str) -> Option<u64> {
         match self.get(key)? {
             Value::Unsigned(number) => Some(*number),
@@ -166,11 +289,30 @@ impl Gguf {
     }
 
     /// Tensors in the order of the file's list.
+    ///
+    /// ```
+    /// # use ork_weights::model::synth::Shape;
+    /// # let mut file = Vec::new();
+    /// # Shape::tiny().write(&mut file)?;
+    /// let gguf = ork_weights::model::gguf::Gguf::parse(&file)?; // of a small llama
+    /// assert_eq!(&*gguf.tensors()[0].name, "token_embd.weight");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn tensors(&self) -> &[Tensor] {
         &self.tensors
     }
 
     /// The tensor of this name.
+    ///
+    /// ```
+    /// # use ork_weights::model::synth::Shape;
+    /// # let mut file = Vec::new();
+    /// # Shape::tiny().write(&mut file)?;
+    /// let gguf = ork_weights::model::gguf::Gguf::parse(&file)?; // of a small llama
+    /// assert!(gguf.tensor("blk.1.ffn_down.weight").is_some());
+    /// assert!(gguf.tensor("blk.2.ffn_down.weight").is_none()); // two layers
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn tensor(&self, name: &str) -> Option<&Tensor> {
         self.tensors.iter().find(|tensor| &*tensor.name == name)
     }

@@ -7,6 +7,14 @@ use super::cursor::Cursor;
 const MAX_DEPTH: u32 = 4;
 
 /// A metadata value.
+///
+/// ```
+/// use ork_weights::model::gguf::{Array, Value};
+///
+/// assert_eq!(Value::Float(0.5).to_string(), "0.5");
+/// let tokens = Value::Array(Array { element_type: 8, len: 32000 });
+/// assert_eq!(tokens.to_string(), "[32000 elements]");
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Value {
@@ -25,6 +33,13 @@ pub enum Value {
 }
 
 /// What is known of an array.
+///
+/// ```
+/// use ork_weights::model::gguf::{Array, Value};
+///
+/// let long = |value: &Value| matches!(value, Value::Array(Array { len: 1000.., .. }));
+/// assert!(long(&Value::Array(Array { element_type: 8, len: 32000 })));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Array {
     /// Number of its element type.

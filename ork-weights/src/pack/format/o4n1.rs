@@ -26,6 +26,15 @@ pub enum Codebook {
 
 impl Codebook {
     /// The int8 value of each code.
+    ///
+    /// ```
+    /// use ork_weights::pack::Codebook;
+    ///
+    /// // The nearest NF4 level to a value of 0.3, in 127ths.
+    /// let levels = Codebook::Nf4.levels();
+    /// let nearest = levels.iter().min_by_key(|level| (**level as i32 - 38).abs());
+    /// assert_eq!(nearest, Some(&43));
+    /// ```
     pub const fn levels(self) -> [i8; 16] {
         match self {
             Codebook::Uniform => [0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1],
@@ -36,6 +45,12 @@ impl Codebook {
     }
 
     /// The number in a blob's header.
+    ///
+    /// ```
+    /// use ork_weights::pack::Codebook;
+    ///
+    /// assert_eq!((Codebook::Uniform.code(), Codebook::Nf4.code()), (0, 1));
+    /// ```
     pub const fn code(self) -> u32 {
         match self {
             Codebook::Uniform => 0,

@@ -17,6 +17,19 @@ use crate::pack::verify;
 impl PackWriter {
     /// Writes index, extension and footer, syncs, reads everything back, and renames onto the target.
     ///
+    /// ```
+    /// use ork_weights::pack::{Dtype, PackError, PackWriter, WriterOptions};
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// let path = folder.path().join("small.orkpack");
+    /// let two = WriterOptions { expected: Some(2), ..Default::default() };
+    /// let mut writer = PackWriter::create(&path, None, two)?;
+    /// writer.add("a", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// assert!(matches!(writer.finish(), Err(PackError::Incomplete { present: 1, expected: 2 })));
+    /// assert!(!path.exists()); // nothing is there until all of it is
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`PackError::Incomplete`] with fewer weights than were expected; [`PackError::TargetExists`]
     /// when the target changed meanwhile or a weight would change its shape;

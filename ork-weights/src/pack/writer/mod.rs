@@ -92,6 +92,18 @@ impl PackWriter {
     ///
     /// `identity` is that of the model, `None` when it is not known.
     ///
+    /// ```
+    /// use ork_weights::pack::{PackError, PackWriter, WriterOptions};
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// let path = folder.path().join("small.orkpack");
+    /// let _writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// // One writer at a time.
+    /// let second = PackWriter::create(&path, None, WriterOptions::default());
+    /// assert!(matches!(second, Err(PackError::Locked { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`PackError::Locked`] while another process writes this target; [`PackError::TargetExists`]
     /// when something stands there that must not be lost; [`PackError::PartialDiffers`] when an
@@ -144,27 +156,78 @@ impl PackWriter {
     }
 
     /// Whether the pack has this weight already, be it from an interrupted run.
+    ///
+    /// ```
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// writer.add("w", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// assert!(writer.contains("w") && !writer.contains("v"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn contains(&self, name: &str) -> bool {
         self.names.contains_key(name)
     }
 
     /// Weights written so far.
+    ///
+    /// ```
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// writer.add("w", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// assert_eq!(writer.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
     /// Whether there is none yet.
+    ///
+    /// ```
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// assert!(writer.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
     /// Weights that an interrupted run had left and that were found whole.
+    ///
+    /// ```
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// assert_eq!(writer.resumed(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn resumed(&self) -> u32 {
         self.resumed
     }
 
     /// Adds a weight: `blob` is what K, N and dtype give (tiles, or a compact blob), `scales` one per
     /// channel or `[group][channel]`, empty for [`Dtype::O4n1`].
+    ///
+    /// ```
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// assert!(writer.add("w", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64]).is_ok());
+    /// assert!(writer.add("w", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64]).is_err()); // twice
+    /// assert!(writer.add("v", 64, 64, Dtype::Int8, &[1; 100], &[0.5; 64]).is_err()); // too short
+    /// assert!(writer.add("v", 64, 64, Dtype::Int8, &[1; 4096], &[f32::NAN; 64]).is_err());
+    /// assert_eq!(writer.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The same variants as for reading when name, shape, sizes or scales do not agree;
@@ -183,6 +246,19 @@ impl PackWriter {
     }
 
     /// [`PackWriter::add`] with the relative RMS error that the codes have against the source.
+    ///
+    /// ```
+    /// use ork_weights::pack::Pack;
+    ///
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// writer.add_measured("w", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64], Some(0.004))?;
+    /// writer.finish()?;
+    /// assert_eq!(Pack::open(&path)?.entries()[0].error(), Some(0.004));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`PackWriter::add`].
@@ -288,6 +364,27 @@ impl PackWriter {
     /// Embeds a GGUF metadata section: `range` of `source`, copied as it is. Call it after the last
     /// weight; a resumed writer needs it again.
     ///
+    /// ```
+    /// use ork_weights::pack::Pack;
+    ///
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// // A source of 100 bytes whose header are its first 4, and no tensors.
+    /// let mut section = Vec::new();
+    /// section.extend(100u64.to_le_bytes());
+    /// section.extend(4u64.to_le_bytes());
+    /// section.extend(b"GGUF");
+    /// section.extend(0u32.to_le_bytes());
+    /// writer.add("w", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// writer.embed_metadata(&section, 0..section.len() as u64)?;
+    /// writer.finish()?;
+    /// let metadata = Pack::open(&path)?.metadata()?.ok_or("just embedded")?;
+    /// assert_eq!(metadata.source_bytes, 100);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`PackError::Io`] when reading or writing fails.
     pub fn embed_metadata<S: Source>(&mut self, source: &S, range: Range<u64>) -> Result<()> {
@@ -308,6 +405,17 @@ impl PackWriter {
     }
 
     /// Gives up: removes the partial file.
+    ///
+    /// ```
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// writer.add("w", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// writer.abandon()?;
+    /// assert_eq!(std::fs::read_dir(folder.path())?.count(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`PackError::Io`].

@@ -3,6 +3,19 @@
 use std::path::PathBuf;
 
 /// How a pack is written.
+///
+/// ```
+/// use ork_weights::pack::{PackError, PackWriter, WriterOptions};
+///
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("small.orkpack");
+/// let newest = WriterOptions { version: 7, stamped: true, ..Default::default() };
+/// assert!(PackWriter::create(&path, None, newest.clone()).is_ok());
+/// let unknown = WriterOptions { version: 3, ..newest };
+/// let refused = PackWriter::create(&path, None, unknown);
+/// assert!(matches!(refused, Err(PackError::WriteVersion { version: 3 })));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriterOptions {
     /// Container version: 2, 5 or 7. Readers of the C project accept exactly one each.
@@ -34,6 +47,17 @@ impl Default for WriterOptions {
 }
 
 /// What was written.
+///
+/// ```
+/// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("small.orkpack");
+/// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+/// writer.add("w", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+/// let summary = writer.finish()?;
+/// assert_eq!((summary.path, summary.weights), (path, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {

@@ -15,6 +15,18 @@ use crate::pack::verify;
 /// A weight that is being written, see [`PackWriter::begin`].
 ///
 /// Dropped before [`WeightWriter::finish`], it leaves the writer as it was before.
+///
+/// ```
+/// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("small.orkpack");
+/// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+/// let mut weight = writer.begin("w", 64, 64, Dtype::Int8)?;
+/// weight.write_at(0, &[1; 100])?;
+/// drop(weight); // given up: the writer is as it was
+/// assert!(writer.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct WeightWriter<'w> {
     writer: &'w mut PackWriter,
@@ -80,6 +92,17 @@ impl PackWriter {
 impl WeightWriter<'_> {
     /// Writes a piece of the blob, `offset` bytes from its start.
     ///
+    /// ```
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// let mut weight = writer.begin("w", 64, 64, Dtype::Int8)?;
+    /// assert!(weight.write_at(4000, &[1; 96]).is_ok());
+    /// assert!(weight.write_at(4000, &[1; 97]).is_err()); // past its end
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`PackError::Size`] when the piece reaches past the blob's end; [`PackError::Io`].
     pub fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
@@ -94,6 +117,20 @@ impl WeightWriter<'_> {
 
     /// Adds the weight to the pack, with its scales and the relative RMS error as for
     /// [`PackWriter::add_measured`]. Its checksum is that of what the file gives back.
+    ///
+    /// ```
+    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// let mut weight = writer.begin("w", 64, 64, Dtype::Int8)?;
+    /// weight.write_at(0, &[1; 4096])?;
+    /// weight.finish(&[0.5; 64], None)?;
+    /// let hollow = writer.begin("v", 64, 64, Dtype::Int8)?;
+    /// assert!(hollow.finish(&[0.5; 64], None).is_err()); // bytes that nobody wrote
+    /// assert_eq!(writer.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`PackError::Size`] unless the pieces cover every byte once; else those of
