@@ -36,7 +36,7 @@ fn quantise(data: &[u8]) {
     file.write_all(data).expect("room for it");
     let options = OpenOptions { tied_head: true, ..OpenOptions::default() };
     let Ok(model) = Model::open(file.path(), &options) else { return };
-    let identity = model.identity(true).expect("mapped bytes");
+    let identity = model.identity(true).expect("a file that nobody changes");
     assert_eq!(identity.size, data.len() as u64);
     for weight in model.weights() {
         let values = u64::from(weight.k) * u64::from(weight.n);

@@ -57,9 +57,11 @@
 pub mod _orkpack {}
 pub mod convert;
 pub mod dequant;
+mod file;
 mod mapping;
 pub mod model;
 pub mod pack;
+mod pieces;
 pub mod quantise;
 pub mod reference;
 mod simd;

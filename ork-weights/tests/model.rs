@@ -197,13 +197,13 @@ fn experts_come_apart() {
 }
 
 #[test]
-fn reading_by_mapping_and_directly_give_the_same() {
+fn every_way_of_reading_gives_the_same() {
     let folder = Folder::new();
     let path = synthetic(&folder, Shape::tiny());
-    let mapped = open(&path).unwrap();
-    let options = OpenOptions { read: Read::Direct, ..OpenOptions::default() };
-    let direct = Model::open(&path, &options).unwrap();
+    let [buffered, mapped, direct] = [Read::Buffered, Read::Mapped, Read::Direct]
+        .map(|read| Model::open(&path, &OpenOptions { read, ..OpenOptions::default() }).unwrap());
     assert_eq!(mapped.weights(), direct.weights());
+    assert_eq!(mapped.weights(), buffered.weights());
     for weight in mapped.weights() {
         let layout = Tier::Int8.layout(weight.k, weight.n).unwrap();
         let read = |model: &Model| {
@@ -215,6 +215,7 @@ fn reading_by_mapping_and_directly_give_the_same() {
         };
         let first = read(&mapped);
         assert_eq!(first, read(&direct), "{}", weight.name);
+        assert_eq!(first, read(&buffered), "{}", weight.name);
         assert_eq!(first, read(&mapped), "evicted pages come back");
     }
 }
@@ -227,13 +228,21 @@ fn split_models_are_one() {
         gguf(&[(&name, &[32, 32], F32)], &[("split.no", number), ("split.count", count)])
     };
     let first = folder.file("m-00001-of-00002.gguf", &part(0, 2, "blk.0.attn_q.weight"));
-    assert!(matches!(open(&first), Err(ModelError::Io { operation: "open", .. })));
+    let missing = open(&first).unwrap_err();
+    assert!(matches!(&missing, ModelError::Split { .. }), "{missing}");
+    assert!(missing.to_string().contains("m-00002-of-00002.gguf"), "{missing}");
     let second = folder.file("m-00002-of-00002.gguf", &part(1, 2, "blk.1.attn_q.weight"));
     for path in [&first, &second] {
         let model = open(path).unwrap();
         assert_eq!(names(&model), ["blk.0.attn_q.weight", "blk.1.attn_q.weight"]);
         assert_eq!(model.paths().count(), 2);
     }
+    // A file of several that knows of no others, or whose index is not named.
+    let lone = gguf(&[("blk.0.attn_q.weight", &[32, 32], F32)], &[]);
+    let lone = open(&folder.file("lone-00002-of-00003.gguf", &lone)).unwrap_err();
+    assert!(lone.to_string().contains("file 2 of 3"), "{lone}");
+    let shard = open(&folder.file("st-00002-of-00003.safetensors", b"")).unwrap_err();
+    assert!(shard.to_string().contains("st.safetensors.index.json"), "{shard}");
     let identity = open(&first).unwrap().identity(false).unwrap();
     assert_eq!(identity, open(&second).unwrap().identity(false).unwrap());
 
@@ -322,7 +331,10 @@ fn indexes_that_are_refused() {
     assert!(matches!(index("{}"), ModelError::Index { .. }));
     assert!(matches!(index(r#"{"weight_map":{}}"#), ModelError::Index { .. }));
     assert!(matches!(index(r#"{"weight_map":{"a":"../b"}}"#), ModelError::Index { .. }));
-    assert!(matches!(index(r#"{"weight_map":{"a":"gone"}}"#), ModelError::Io { .. }));
+    let gone = index(r#"{"weight_map":{"a":"gone","b":"lost"}}"#);
+    assert!(matches!(gone, ModelError::Split { .. }), "{gone}");
+    assert!(gone.to_string().contains("2 of the model's 2 files"), "{gone}");
+    assert!(gone.to_string().contains("gone, lost"), "{gone}");
     folder.file("bad.safetensors", b"\xff\xff\xff\xff\xff\xff\xff\xff{}");
     let bad = index(r#"{"weight_map":{"a":"bad.safetensors"}}"#);
     assert!(matches!(bad, ModelError::Safetensors { .. }), "{bad}");
@@ -366,20 +378,6 @@ fn what_is_wrong_with_a_weight_names_it() {
         ModelError::Quantise { source: QuantiseError::NotFinite { channel: 31 }, .. }
     ));
     assert!(error.to_string().contains("blk.0.attn_q.weight"), "{error}");
-}
-
-#[test]
-fn a_file_cut_after_opening_is_noticed_by_direct_reads() {
-    let folder = Folder::new();
-    let path = synthetic(&folder, Shape::tiny());
-    let options = OpenOptions { read: Read::Direct, ..OpenOptions::default() };
-    let model = Model::open(&path, &options).unwrap();
-    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(10_000).unwrap();
-    let weight = model.weights().last().unwrap();
-    let layout = Tier::Int8.layout(weight.k, weight.n).unwrap();
-    let (mut out, mut scales) = (vec![0; layout.bytes() as usize], vec![0.0; weight.n as usize]);
-    let error = model.quantise(weight, &Tier::Int8, &mut out, &mut scales).unwrap_err();
-    assert!(matches!(error, ModelError::Shortened { .. }), "{error}");
 }
 
 #[test]

@@ -136,8 +136,8 @@ pub struct ConvertArgs {
     /// Hash the whole model instead of its header and a sample, for the identity in the pack.
     #[arg(long)]
     pub full_hash: bool,
-    /// How to read the model: through a mapping, or by large reads past the page cache.
-    #[arg(long, value_name = "mmap|direct", default_value = "mmap")]
+    /// How to read the model: pread, by position; direct, so past the page cache; mmap, through a mapping, for files that nobody shortens meanwhile.
+    #[arg(long, value_name = "pread|mmap|direct", default_value = "pread")]
     pub read: Read,
     /// Drop the model's pages from memory behind the conversion; also set by ORK_EVICT_SRC=1.
     #[arg(long)]

@@ -1,12 +1,12 @@
 //! Importance of inputs, as llama.cpp's `llama-imatrix` measures it.
 
 use super::ConvertError;
-use crate::Mapping;
 use crate::dequant::TensorType;
-use crate::model::Weight;
 use crate::model::gguf::{Gguf, Tensor};
+use crate::model::{self, ModelError, ModelFile, Read, Weight};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use xxhash_rust::xxh3::Xxh3Default;
 
 /// An imatrix file in GGUF form: for each tensor the sums of squared inputs and how often it was
 /// used, with a row per expert for stacks.
@@ -24,9 +24,9 @@ use std::path::{Path, PathBuf};
 /// ```
 #[derive(Debug)]
 pub struct Imatrix {
-    path: PathBuf,
-    mapping: Mapping,
+    file: ModelFile,
     header: Gguf,
+    hash: u64,
 }
 
 impl Imatrix {
@@ -37,17 +37,19 @@ impl Imatrix {
     pub fn open(path: impl AsRef<Path>) -> Result<Imatrix, ConvertError> {
         let path = path.as_ref();
         let refuse = |reason: String| ConvertError::Imatrix { path: path.to_owned(), reason };
-        let mapping = Mapping::open(path).map_err(|error| refuse(error.to_string()))?;
-        let header = Gguf::parse(mapping.as_ref()).map_err(|error| refuse(error.to_string()))?;
+        let file = ModelFile::open(path, Read::Buffered)?;
+        let header = file.gguf()?.map_err(|error| refuse(error.to_string()))?;
         if !header.tensors().iter().any(|tensor| tensor.name.ends_with(".in_sum2")) {
             return Err(refuse("no tensor ends with .in_sum2; older forms are not read".into()));
         }
-        Ok(Imatrix { path: path.to_owned(), mapping, header })
+        let mut every = Xxh3Default::new();
+        model::hash(&file, 0..file.len(), &mut every)?;
+        Ok(Imatrix { file, header, hash: every.digest() })
     }
 
     /// Hash of the whole file, for telling conversions apart.
     pub(super) fn hash(&self) -> u64 {
-        xxhash_rust::xxh3::xxh3_64(self.mapping.as_ref())
+        self.hash
     }
 
     /// Mean square of each of a weight's K inputs; `None` when the file has no measurement of it.
@@ -60,7 +62,7 @@ impl Imatrix {
             _ => (&*weight.name, 0),
         };
         let refuse = |reason: String| ConvertError::Imatrix {
-            path: self.path.clone(),
+            path: self.file.path.clone(),
             reason: format!("{tensor}: {reason}"),
         };
         let find = |part: &str| self.header.tensor(&format!("{tensor}.{part}"));
@@ -73,8 +75,8 @@ impl Imatrix {
             )));
         }
         let missing = || refuse(format!("no row {row} of f32 sums and counts"));
-        let sums = self.floats(sums, row * k..(row + 1) * k).ok_or_else(missing)?;
-        let count = self.floats(counts, row..row + 1).ok_or_else(missing)?;
+        let sums = self.floats(sums, row * k..(row + 1) * k)?.ok_or_else(missing)?;
+        let count = self.floats(counts, row..row + 1)?.ok_or_else(missing)?;
         let count = count.first().copied().unwrap_or(0.0);
         if count <= 0.0 {
             return Ok(None);
@@ -86,14 +88,16 @@ impl Imatrix {
         }
     }
 
-    /// Some values of an f32 tensor.
-    fn floats(&self, tensor: &Tensor, range: Range<u64>) -> Option<Vec<f32>> {
+    /// Some values of an f32 tensor; `None` when it does not have them.
+    fn floats(&self, tensor: &Tensor, range: Range<u64>) -> Result<Option<Vec<f32>>, ModelError> {
         if tensor.kind() != Some(TensorType::F32) || range.end > tensor.bytes / 4 {
-            return None;
+            return Ok(None);
         }
-        let start = usize::try_from(tensor.offset + range.start * 4).ok()?;
-        let end = usize::try_from(tensor.offset + range.end * 4).ok()?;
-        let bytes = self.mapping.as_ref().get(start..end)?;
-        Some(bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect())
+        let start = tensor.offset + range.start * 4;
+        let mut bytes = vec![0; (range.end - range.start) as usize * 4];
+        self.file
+            .read_at(start, &mut bytes)
+            .map_err(|error| self.file.failed(&*tensor.name, start, error))?;
+        Ok(Some(bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()))
     }
 }

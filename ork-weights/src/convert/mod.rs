@@ -25,7 +25,6 @@
 
 mod choice;
 mod imatrix;
-mod pieces;
 mod report;
 mod stage;
 
@@ -196,6 +195,11 @@ pub fn convert(
         });
         weights.push(report);
     })?;
+    // Weights of a file that became another one on the way are of neither.
+    if let Err(changed) = model.check() {
+        writer.abandon()?;
+        return Err(changed.into());
+    }
     let summary = writer.finish()?;
     Ok(Report {
         path: summary.path,

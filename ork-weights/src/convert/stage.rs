@@ -1,10 +1,10 @@
 //! Quantising one weight, or a piece of a large one, while the one before it is written.
 
-use super::pieces::{parts, pieces, place_scales};
 use super::report::WeightReport;
 use super::{ConvertError, Options};
 use crate::model::{Model, ModelError, Weight};
 use crate::pack::{Dtype, PackError, PackWriter, o4n1_header};
+use crate::pieces::{parts, pieces, place_scales};
 use crate::quantise::{Quality, Recipe, Tier, blob_bytes, blob_scales, encode};
 use std::ops::Range;
 use std::sync::mpsc;
@@ -97,7 +97,7 @@ impl Stage<'_> {
                 measure: self.options.measure,
             };
             let mut quality = Quality::default();
-            for channels in pieces(work) {
+            for channels in pieces(weight, work.blob) {
                 let bytes = blob_bytes(work.tier, weight.k, channels.end - channels.start)
                     .map_err(ModelError::quantise(&weight.name))?
                     as usize;

@@ -95,15 +95,26 @@ pub enum ModelError {
         /// Why the first was not taken.
         example: String,
     },
-    /// The file ended where a weight should be: it was cut after it was opened.
-    #[error("{}: bytes {offset}.. of {name:?} are no longer there; the file was shortened", path.display())]
+    /// The file ended where bytes should be: it was cut after it was opened.
+    #[error(
+        "{}: {what} at byte {offset} is no longer there, the file was shortened while it was read: restore it, and begin again",
+        path.display()
+    )]
     Shortened {
         /// The file.
         path: PathBuf,
-        /// The weight.
-        name: Box<str>,
-        /// Its first byte.
+        /// The weight, or the part of the file.
+        what: String,
+        /// The first byte that was wanted.
         offset: u64,
+    },
+    /// The file is no longer the one that was opened.
+    #[error("{} changed while it was read: {what}; begin again when nobody writes it", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+        /// What differs.
+        what: &'static str,
     },
     /// A weight that could not be quantised.
     #[error("weight {name:?}: {source}")]

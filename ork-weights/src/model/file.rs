@@ -1,13 +1,17 @@
-//! Bytes of a model file, mapped or read.
+//! Bytes of a model file: read by position, mapped, or read past the page cache.
 
 use super::error::ModelError;
+use super::gguf::{Gguf, GgufError};
 use crate::Mapping;
+use rayon::prelude::*;
 use rustix::fs::{Advice, OFlags};
 use std::fs::File;
 use std::io;
-use std::ops::{Deref, Range};
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
 
 /// How the bytes of weights are read.
 ///
@@ -15,14 +19,19 @@ use std::path::{Path, PathBuf};
 /// use ork_weights::model::Read;
 ///
 /// assert_eq!("direct".parse(), Ok(Read::Direct));
-/// assert_eq!(Read::default(), Read::Mapped);
+/// assert_eq!(Read::default(), Read::Buffered);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Read {
-    /// Through a mapping, page by page as they are used.
+    /// By position, through the page cache, a piece at a time into memory that is used again. A
+    /// file that is cut or rewritten meanwhile is an error.
     #[default]
+    Buffered,
+    /// Through a mapping, page by page as they are used: one copy less. For files that nobody
+    /// shortens in place, since touching a page that is gone raises SIGBUS; that is looked for
+    /// before each piece, but cannot be while a piece is at work.
     Mapped,
-    /// By large reads past the page cache (O_DIRECT) where the filesystem can, else through it.
+    /// As [`Read::Buffered`], but past the page cache (O_DIRECT) where the filesystem can.
     Direct,
 }
 
@@ -30,10 +39,10 @@ pub enum Read {
 ///
 /// ```
 /// let error = "fast".parse::<ork_weights::model::Read>().unwrap_err();
-/// assert_eq!(error.to_string(), "\"fast\" is no way to read: mmap or direct");
+/// assert_eq!(error.to_string(), "\"fast\" is no way to read: pread, mmap or direct");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no way to read: mmap or direct")]
+#[error("{text:?} is no way to read: pread, mmap or direct")]
 #[non_exhaustive]
 pub struct ParseReadError {
     /// The text.
@@ -43,9 +52,10 @@ pub struct ParseReadError {
 impl std::str::FromStr for Read {
     type Err = ParseReadError;
 
-    /// `mmap` or `direct`.
+    /// `pread`, `mmap` or `direct`.
     fn from_str(text: &str) -> Result<Read, ParseReadError> {
         match text {
+            "pread" => Ok(Read::Buffered),
             "mmap" => Ok(Read::Mapped),
             "direct" => Ok(Read::Direct),
             _ => Err(ParseReadError { text: text.into() }),
@@ -54,146 +64,254 @@ impl std::str::FromStr for Read {
 }
 
 /// Offsets and lengths of direct reads are multiples of this; so is the buffer's address.
-const ALIGNMENT: u64 = 4096;
+const ALIGNMENT: usize = 4096;
+/// Bytes that one thread reads at a time: what its cache holds beside its work.
+const CHUNK: usize = 256 << 10;
 
-/// An open model file. The header is always read through the mapping.
+/// An open model file. Headers and samples are always read by position.
 #[derive(Debug)]
-pub(super) struct ModelFile {
-    pub(super) path: PathBuf,
-    pub(super) mapping: Mapping,
-    pub(super) modified_ns: u64,
-    direct: Option<File>,
+pub(crate) struct ModelFile {
+    pub(crate) path: PathBuf,
+    file: File,
+    len: u64,
+    modified: Option<SystemTime>,
+    how: How,
+    /// Buffers that no reader has at the moment.
+    spare: Mutex<Vec<Vec<u8>>>,
+}
+
+#[derive(Debug)]
+enum How {
+    Buffered,
+    Mapped(Mapping),
+    Direct(File),
 }
 
 impl ModelFile {
-    pub(super) fn open(path: &Path, read: Read) -> Result<ModelFile, ModelError> {
-        let file = File::open(path).map_err(ModelError::io("open", path))?;
-        let metadata = file.metadata().map_err(ModelError::io("look at", path))?;
-        let mapping = Mapping::of(&file).map_err(ModelError::io("map", path))?;
-        let direct = match read {
-            Read::Mapped => None,
-            Read::Direct => Some(direct(path).unwrap_or(file)),
+    pub(crate) fn open(path: &Path, read: Read) -> Result<ModelFile, ModelError> {
+        let (file, stat) = crate::file::open(path).map_err(ModelError::io("open", path))?;
+        let how = match read {
+            Read::Buffered => How::Buffered,
+            Read::Mapped => How::Mapped(Mapping::of(&file).map_err(ModelError::io("map", path))?),
+            Read::Direct => direct(path).map_or(How::Buffered, How::Direct),
         };
-        let modified = metadata.modified().ok();
-        let modified_ns = modified
-            .and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok())
-            .map_or(0, |age| u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
-        Ok(ModelFile { path: path.to_owned(), mapping, modified_ns, direct })
+        let (len, modified) = (stat.len(), stat.modified().ok());
+        let spare = Mutex::default();
+        Ok(ModelFile { path: path.to_owned(), file, len, modified, how, spare })
     }
 
-    pub(super) fn len(&self) -> u64 {
-        self.mapping.as_ref().len() as u64
+    pub(crate) fn len(&self) -> u64 {
+        self.len
     }
 
-    /// The bytes of `range`.
-    pub(super) fn bytes(&self, range: Range<u64>) -> io::Result<Bytes<'_>> {
-        let (Ok(start), Ok(end)) = (usize::try_from(range.start), usize::try_from(range.end))
-        else {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        };
-        match &self.direct {
-            None => match self.mapping.as_ref().get(start..end) {
-                Some(bytes) => Ok(Bytes::Mapped(bytes)),
-                None => Err(io::ErrorKind::UnexpectedEof.into()),
-            },
-            Some(file) => read(file, range),
+    /// Time of its last change in nanoseconds since 1970, 0 when unknown.
+    pub(crate) fn modified_ns(&self) -> u64 {
+        let age = self.modified.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
+        age.map_or(0, |age| u64::try_from(age.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Fills `out` from `offset` on.
+    pub(crate) fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(out, offset)
+    }
+
+    /// Its header, if it is a GGUF.
+    pub(crate) fn gguf(&self) -> Result<Result<Gguf, GgufError>, ModelError> {
+        Gguf::read(self.len, |offset, out| self.read_at(offset, out))
+            .map_err(|error| self.failed("its header", 0, error))
+    }
+
+    /// For `map_err` on reads of `what` from `offset` on.
+    pub(crate) fn failed(
+        &self,
+        what: impl Into<String>,
+        offset: u64,
+        error: io::Error,
+    ) -> ModelError {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => {
+                ModelError::Shortened { path: self.path.clone(), what: what.into(), offset }
+            }
+            _ => ModelError::io("read", &self.path)(error),
         }
     }
 
-    /// Has the pages of `range` brought in, if they go through the page cache.
-    pub(super) fn will_read(&self, range: Range<u64>) {
-        let end = usize::try_from(range.end).unwrap_or(usize::MAX);
-        if let (None, Ok(start)) = (&self.direct, usize::try_from(range.start)) {
-            self.mapping.will_read(start..end);
+    /// Whether length and time are those of the opening.
+    pub(crate) fn check(&self) -> Result<(), ModelError> {
+        let stat = self.file.metadata().map_err(ModelError::io("look at", &self.path))?;
+        let changed = |what| Err(ModelError::Changed { path: self.path.clone(), what });
+        if stat.len() != self.len {
+            return changed("its size differs");
+        }
+        if stat.modified().ok() != self.modified {
+            return changed("its modification time differs");
+        }
+        Ok(())
+    }
+
+    /// Hands the bytes of `range` to `work`.
+    pub(crate) fn with<T>(
+        &self,
+        range: Range<u64>,
+        work: impl FnOnce(&[u8]) -> T,
+    ) -> io::Result<T> {
+        let cut = || io::Error::from(io::ErrorKind::UnexpectedEof);
+        let bytes = range.end.checked_sub(range.start).ok_or_else(cut)?;
+        let bytes = usize::try_from(bytes).map_err(|_| cut())?;
+        if range.end > self.len {
+            return Err(cut());
+        }
+        if let How::Mapped(mapping) = &self.how {
+            if self.file.metadata()?.len() < range.end {
+                return Err(cut());
+            }
+            let start = usize::try_from(range.start).map_err(|_| cut())?;
+            let mapped = mapping.as_ref().get(start..start + bytes).ok_or_else(cut)?;
+            return Ok(work(mapped));
+        }
+        let mut buffer = self.spare().pop().unwrap_or_default();
+        let done = self.fill(range.start, bytes, &mut buffer).map(work);
+        self.spare().push(buffer);
+        done
+    }
+
+    fn spare(&self) -> std::sync::MutexGuard<'_, Vec<Vec<u8>>> {
+        // A panic elsewhere leaves nothing half done here.
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads `bytes` from `start` on into `buffer`, which grows as needed.
+    fn fill<'b>(&self, start: u64, bytes: usize, buffer: &'b mut Vec<u8>) -> io::Result<&'b [u8]> {
+        match &self.how {
+            How::Direct(file) => read_blocks(file, start, bytes, buffer),
+            _ => {
+                if buffer.len() < bytes {
+                    buffer.resize(bytes, 0);
+                }
+                let target = &mut buffer[..bytes];
+                target.par_chunks_mut(CHUNK).enumerate().try_for_each(|(index, chunk)| {
+                    self.read_at(start + (index * CHUNK) as u64, chunk)
+                })?;
+                Ok(target)
+            }
+        }
+    }
+
+    /// Has the pages of `range` brought in, if they go through the page cache. A hint.
+    pub(crate) fn will_read(&self, range: Range<u64>) {
+        if !matches!(self.how, How::Direct(_)) {
+            self.advise(range, Advice::WillNeed);
         }
     }
 
     /// Forgets the pages of `range`: those of the mapping, or of the page cache if they were read
     /// through it. Failing costs memory and nothing else.
-    pub(super) fn evict(&self, range: Range<u64>) {
-        match &self.direct {
-            None => {
+    pub(crate) fn evict(&self, range: Range<u64>) {
+        match &self.how {
+            How::Mapped(mapping) => {
                 let end = usize::try_from(range.end).unwrap_or(usize::MAX);
                 if let Ok(start) = usize::try_from(range.start) {
-                    let _ = self.mapping.evict(start..end);
+                    let _ = mapping.evict(start..end);
                 }
             }
-            Some(file) => {
-                let length = std::num::NonZeroU64::new(range.end.saturating_sub(range.start));
-                let _ = rustix::fs::fadvise(file, range.start, length, Advice::DontNeed);
-            }
+            _ => self.advise(range, Advice::DontNeed),
+        }
+    }
+
+    fn advise(&self, range: Range<u64>, advice: Advice) {
+        let length = std::num::NonZeroU64::new(range.end.saturating_sub(range.start));
+        if length.is_some() {
+            let _ = rustix::fs::fadvise(&self.file, range.start, length, advice);
         }
     }
 }
 
-/// Opens past the page cache; fails where the filesystem does not do that.
-fn direct(path: &Path) -> io::Result<File> {
+/// Opens past the page cache; `None` where the filesystem does not do that.
+fn direct(path: &Path) -> Option<File> {
     let flags = OFlags::DIRECT.bits() as i32;
-    File::options().read(true).custom_flags(flags).open(path)
+    File::options().read(true).custom_flags(flags).open(path).ok()
 }
 
-/// Reads whole aligned blocks around `range`.
-fn read(file: &File, range: Range<u64>) -> io::Result<Bytes<'static>> {
-    let start = range.start / ALIGNMENT * ALIGNMENT;
-    let skip = (range.start - start) as usize;
-    let wanted = (range.end - start) as usize;
-    let mut buffer = vec![0; wanted.next_multiple_of(ALIGNMENT as usize) + ALIGNMENT as usize];
-    let aligned = buffer.as_ptr().align_offset(ALIGNMENT as usize).min(ALIGNMENT as usize);
-    let room = buffer.len() - ALIGNMENT as usize;
+/// Reads whole aligned blocks around the bytes that are asked for.
+fn read_blocks<'b>(
+    file: &File,
+    start: u64,
+    bytes: usize,
+    buffer: &'b mut Vec<u8>,
+) -> io::Result<&'b [u8]> {
+    let skip = (start % ALIGNMENT as u64) as usize;
+    let from = start - skip as u64;
+    let wanted = skip + bytes;
+    let room = wanted.next_multiple_of(ALIGNMENT);
+    if buffer.len() < room + ALIGNMENT {
+        buffer.resize(room + ALIGNMENT, 0);
+    }
+    let aligned = buffer.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
     let target = &mut buffer[aligned..aligned + room];
     let mut filled = 0;
     while filled < wanted {
-        match file.read_at(&mut target[filled..], start + filled as u64) {
+        match file.read_at(&mut target[filled..], from + filled as u64) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(bytes) => filled += bytes,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(Bytes::Read { buffer, range: aligned + skip..aligned + wanted })
-}
-
-/// Bytes of a weight.
-#[derive(Debug)]
-pub(super) enum Bytes<'a> {
-    /// In the mapping.
-    Mapped(&'a [u8]),
-    /// In a buffer, with what alignment made of it around them.
-    Read { buffer: Vec<u8>, range: Range<usize> },
-}
-
-impl Deref for Bytes<'_> {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Bytes::Mapped(bytes) => bytes,
-            Bytes::Read { buffer, range } => &buffer[range.clone()],
-        }
-    }
+    Ok(&target[skip..wanted])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn both_ways_read_the_same() {
+    fn opened(content: &[u8], how: Read) -> (tempfile::NamedTempFile, ModelFile) {
+        // Beside the sources: a temporary folder may be memory, which O_DIRECT does not do.
         let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let content: Vec<u8> = (0..50_001u32).map(|i| ((i * 31) >> 4) as u8).collect();
-        std::fs::write(file.path(), &content).unwrap();
-        for how in [Read::Mapped, Read::Direct] {
-            let model = ModelFile::open(file.path(), how).unwrap();
-            for range in [0..0, 0..1, 5..4096, 4095..4097, 8192..50_001, 0..50_001, 50_000..50_001]
-            {
+        std::fs::write(file.path(), content).unwrap();
+        let model = ModelFile::open(file.path(), how).unwrap();
+        (file, model)
+    }
+
+    const WAYS: [Read; 3] = [Read::Buffered, Read::Mapped, Read::Direct];
+
+    #[test]
+    fn all_ways_read_the_same() {
+        let content: Vec<u8> = (0..600_001u32).map(|i| ((i * 31) >> 4) as u8).collect();
+        for how in WAYS {
+            let (_file, model) = opened(&content, how);
+            for range in [0..0, 0..1, 5..4096, 4095..4097, 8192..600_001, 0..600_001, 7..300_000] {
                 let wanted = &content[range.start as usize..range.end as usize];
-                assert_eq!(&*model.bytes(range.clone()).unwrap(), wanted, "{how:?} {range:?}");
-                model.evict(range.clone());
-                assert_eq!(&*model.bytes(range).unwrap(), wanted);
+                model.will_read(range.clone());
+                for _ in 0..2 {
+                    let equal = model.with(range.clone(), |bytes| bytes == wanted).unwrap();
+                    assert!(equal, "{how:?} {range:?}");
+                    model.evict(range.clone());
+                }
             }
-            let error = model.bytes(50_000..50_002).unwrap_err();
-            assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+            let past = model.with(600_000..600_002, |_| ()).unwrap_err();
+            assert_eq!(past.kind(), io::ErrorKind::UnexpectedEof);
+            model.check().unwrap();
         }
-        assert!("mmap".parse::<Read>().is_ok() && "O_DIRECT".parse::<Read>().is_err());
+    }
+
+    #[test]
+    fn a_file_that_is_cut_is_an_error() {
+        for how in WAYS {
+            let (file, model) = opened(&[7; 50_000], how);
+            file.as_file().set_len(20_000).unwrap();
+            let gone = model.with(16_000..30_000, |_| ()).unwrap_err();
+            assert_eq!(gone.kind(), io::ErrorKind::UnexpectedEof, "{how:?}");
+            assert!(model.with(0..16_000, |bytes| bytes == [7; 16_000]).unwrap());
+            assert!(matches!(model.check(), Err(ModelError::Changed { .. })));
+        }
+    }
+
+    #[test]
+    fn ways_have_names() {
+        for (name, how) in [("pread", Read::Buffered), ("mmap", Read::Mapped)] {
+            assert_eq!(name.parse(), Ok(how));
+        }
+        assert_eq!("direct".parse(), Ok(Read::Direct));
+        assert!("O_DIRECT".parse::<Read>().is_err());
     }
 }

@@ -1,14 +1,16 @@
 //! Telling one model file from another.
 
+use super::error::ModelError;
 use super::file::ModelFile;
 use super::select::Candidate;
 use crate::pack::Identity;
+use std::ops::Range;
 use xxhash_rust::xxh3::Xxh3Default;
 
 /// Bytes looked at in each of three places of a tensor.
 const SAMPLE: u64 = 1024;
 /// Bytes hashed at a time when the whole file is.
-const CHUNK: usize = 4 << 20;
+const CHUNK: u64 = 1 << 20;
 
 /// Where the bytes lie that decide whether a model is the same.
 #[derive(Clone, Debug, Default)]
@@ -16,7 +18,7 @@ pub(super) struct Samples {
     /// Header bytes of each file.
     pub(super) headers: Vec<u64>,
     /// File and range of each sample of tensor data.
-    ranges: Vec<(usize, std::ops::Range<u64>)>,
+    ranges: Vec<(usize, Range<u64>)>,
 }
 
 impl Samples {
@@ -35,36 +37,50 @@ impl Samples {
 }
 
 /// The identity of a model of these files; `full` also hashes every byte.
-pub(super) fn identity(files: &[ModelFile], samples: &Samples, full: bool) -> Identity {
+pub(super) fn identity(
+    files: &[ModelFile],
+    samples: &Samples,
+    full: bool,
+) -> Result<Identity, ModelError> {
     let mut sample = Xxh3Default::new();
-    let get = |shard: usize, range: std::ops::Range<u64>| -> &[u8] {
-        let bytes = files.get(shard).map_or(&[][..], |file| file.mapping.as_ref());
-        // Ranges were checked against the length of the mapping, which cannot change.
-        bytes.get(range.start as usize..range.end as usize).unwrap_or_default()
-    };
-    for (shard, header) in samples.headers.iter().enumerate() {
-        sample.update(&files.get(shard).map_or(0, ModelFile::len).to_le_bytes());
-        sample.update(get(shard, 0..*header));
+    for (file, header) in files.iter().zip(&samples.headers) {
+        sample.update(&file.len().to_le_bytes());
+        hash(file, 0..*header, &mut sample)?;
     }
     for (shard, range) in &samples.ranges {
-        sample.update(get(*shard, range.clone()));
+        if let Some(file) = files.get(*shard) {
+            hash(file, range.clone(), &mut sample)?;
+        }
     }
     let full_hash = match full {
         false => None,
         true => {
-            let mut hash = Xxh3Default::new();
-            for file in files {
-                for chunk in file.mapping.as_ref().chunks(CHUNK) {
-                    hash.update(chunk);
-                }
-            }
-            Some(hash.digest128())
+            let mut every = Xxh3Default::new();
+            files.iter().try_for_each(|file| hash(file, 0..file.len(), &mut every))?;
+            Some(every.digest128())
         }
     };
-    Identity {
+    Ok(Identity {
         size: files.iter().map(ModelFile::len).sum(),
-        modified_ns: files.iter().map(|file| file.modified_ns).max().unwrap_or(0),
+        modified_ns: files.iter().map(ModelFile::modified_ns).max().unwrap_or(0),
         sample_hash: sample.digest128(),
         full_hash,
+    })
+}
+
+/// Adds the bytes of `range` to a hash.
+pub(crate) fn hash(
+    file: &ModelFile,
+    mut range: Range<u64>,
+    into: &mut Xxh3Default,
+) -> Result<(), ModelError> {
+    let mut buffer = vec![0; CHUNK.min(range.end.saturating_sub(range.start)) as usize];
+    while !range.is_empty() {
+        let chunk = &mut buffer[..CHUNK.min(range.end - range.start) as usize];
+        file.read_at(range.start, chunk)
+            .map_err(|error| file.failed("a sample", range.start, error))?;
+        into.update(chunk);
+        range.start += chunk.len() as u64;
     }
+    Ok(())
 }

@@ -32,6 +32,7 @@ mod error;
 mod file;
 pub mod gguf;
 mod identity;
+mod live;
 mod safetensors;
 mod select;
 mod shards;
@@ -42,13 +43,19 @@ pub use file::{ParseReadError, Read};
 
 use crate::dequant::TensorType;
 use crate::pack::Identity;
-use crate::quantise::{Quality, Recipe, Rows, Tier, encode, quantise};
-use file::{Bytes, ModelFile};
+use crate::quantise::{Quality, Recipe, Rows, Tier, encode};
+pub(crate) use file::ModelFile;
+pub(crate) use identity::hash;
+
 use gguf::Gguf;
 use identity::Samples;
 use select::Candidate;
+use std::io;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+/// Bytes that tell what a file is.
+const START: usize = 4096;
 
 /// How to open a model.
 ///
@@ -179,16 +186,19 @@ impl Model {
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Model, ModelError> {
         let path = path.as_ref();
         let first = ModelFile::open(path, options.read)?;
-        let bytes = first.mapping.as_ref();
+        let mut start = [0; START];
+        let start = &mut start[..START.min(first.len() as usize)];
+        first.read_at(0, start).map_err(ModelError::io("read", path))?;
         let extension = path.extension().and_then(|extension| extension.to_str());
         let is_safetensors = extension == Some("safetensors");
         let (files, tensors, headers, header) =
-            if bytes.starts_with(b"GGUF") || extension == Some("gguf") {
+            if start.starts_with(b"GGUF") || extension == Some("gguf") {
                 open_gguf(first, options.read)?
             } else if is_safetensors {
-                let (header, tensors) = safetensors::tensors(path, bytes, 0)?;
+                shards::alone(path)?;
+                let (header, tensors) = safetensors::tensors(&first, 0)?;
                 (vec![first], tensors, vec![header], None)
-            } else if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{') {
+            } else if start.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{') {
                 open_index(path, options.read)?
             } else {
                 return Err(ModelError::UnknownFormat { path: path.to_owned() });
@@ -325,9 +335,17 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// None today: everything is read through the mapping.
+    /// [`ModelError::Shortened`] or [`ModelError::Io`] when a file cannot be read any more.
     pub fn identity(&self, full_hash: bool) -> Result<Identity, ModelError> {
-        Ok(identity::identity(&self.files, &self.samples, full_hash))
+        identity::identity(&self.files, &self.samples, full_hash)
+    }
+
+    /// Whether length and time of every file are those of the opening.
+    ///
+    /// # Errors
+    /// [`ModelError::Changed`] names the first file that is another; [`ModelError::Io`].
+    pub fn check(&self) -> Result<(), ModelError> {
+        self.files.iter().try_for_each(ModelFile::check)
     }
 
     /// Quantises a weight to what the NPU reads: `out` in [`Tier::layout`], `scales` per channel or
@@ -389,7 +407,7 @@ impl Model {
         out: &mut [u8],
         scales: &mut [f32],
     ) -> Result<Quality, ModelError> {
-        self.with_rows(weight, 0..weight.n, |rows| quantise(rows, recipe, out, scales))
+        self.quantise_into(weight, recipe, out, scales)
     }
 
     /// Quantises a weight to what a pack stores, see [`encode`].
@@ -464,25 +482,18 @@ impl Model {
         channels: Range<u32>,
         work: impl FnOnce(&Rows<'_>) -> Result<T, crate::quantise::QuantiseError>,
     ) -> Result<T, ModelError> {
-        let bytes = self.read(weight, weight.rows(&channels))?;
-        Rows::new(weight.kind, weight.k, channels.end - channels.start, &bytes)
-            .and_then(|rows| work(&rows.starting_at(channels.start as usize)))
-            .map_err(ModelError::quantise(&weight.name))
-    }
-
-    fn read(&self, weight: &Weight, range: Range<u64>) -> Result<Bytes<'_>, ModelError> {
-        let shortened = |path: PathBuf| ModelError::Shortened {
-            path,
-            name: weight.name.clone(),
-            offset: range.start,
-        };
+        let (range, count) = (weight.rows(&channels), channels.end - channels.start);
+        let start = range.start;
         let Some(file) = self.files.get(weight.shard) else {
-            return Err(shortened(PathBuf::new()));
+            let error = io::Error::other("the weight is of another model");
+            return Err(ModelError::io("read", Path::new(&*weight.name))(error));
         };
-        file.bytes(range.clone()).map_err(|error| match error.kind() {
-            std::io::ErrorKind::UnexpectedEof => shortened(file.path.clone()),
-            _ => ModelError::io("read", &file.path)(error),
-        })
+        let done = file.with(range, |bytes| {
+            Rows::new(weight.kind, weight.k, count, bytes)
+                .and_then(|rows| work(&rows.starting_at(channels.start as usize)))
+        });
+        done.map_err(|error| file.failed(format!("weight {:?}", weight.name), start, error))?
+            .map_err(ModelError::quantise(&weight.name))
     }
 }
 
@@ -491,8 +502,7 @@ type Opened = (Vec<ModelFile>, Vec<Candidate>, Vec<u64>, Option<Gguf>);
 
 fn open_gguf(first: ModelFile, read: Read) -> Result<Opened, ModelError> {
     let parse = |file: &ModelFile| {
-        Gguf::parse(file.mapping.as_ref())
-            .map_err(|source| ModelError::Gguf { path: file.path.clone(), source })
+        file.gguf()?.map_err(|source| ModelError::Gguf { path: file.path.clone(), source })
     };
     let paths = shards::files(&first.path, &parse(&first)?)?;
     let files = match paths.len() {
@@ -519,9 +529,11 @@ fn open_gguf(first: ModelFile, read: Read) -> Result<Opened, ModelError> {
 
 fn open_index(path: &Path, read: Read) -> Result<Opened, ModelError> {
     let (mut files, mut tensors, mut headers) = (Vec::new(), Vec::new(), Vec::new());
-    for (shard, path) in safetensors::shards(path)?.iter().enumerate() {
+    let paths = safetensors::shards(path)?;
+    shards::present(path, &paths)?;
+    for (shard, path) in paths.iter().enumerate() {
         let file = ModelFile::open(path, read)?;
-        let (header, found) = safetensors::tensors(path, file.mapping.as_ref(), shard)?;
+        let (header, found) = safetensors::tensors(&file, shard)?;
         headers.push(header);
         tensors.extend(found);
         files.push(file);

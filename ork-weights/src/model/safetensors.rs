@@ -2,14 +2,21 @@
 //! each tensor.
 
 use super::error::ModelError;
+use super::file::ModelFile;
 use super::select::Candidate;
 use crate::dequant::TensorType;
-use safetensors::{Dtype, SafeTensors};
+use safetensors::tensor::Metadata;
+use safetensors::{Dtype, SafeTensorError};
 use std::collections::BTreeMap;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 /// An index larger than this is none; the largest public models' have a few megabytes.
 const MAX_INDEX: u64 = 64 << 20;
+/// Bytes of the header's length, which begins the file.
+const LENGTH: u64 = 8;
+/// Bytes of a header at most, as the format says.
+const MAX_HEADER: u64 = 100_000_000;
 
 #[derive(serde::Deserialize)]
 struct Index {
@@ -19,11 +26,13 @@ struct Index {
 /// The files an index names, in order and once each.
 pub(super) fn shards(path: &Path) -> Result<Vec<PathBuf>, ModelError> {
     let refuse = |reason: String| ModelError::Index { path: path.to_owned(), reason };
-    let length = std::fs::metadata(path).map_err(ModelError::io("look at", path))?.len();
+    let (file, stat) = crate::file::open(path).map_err(ModelError::io("open", path))?;
+    let length = stat.len();
     if length > MAX_INDEX {
         return Err(refuse(format!("{length} bytes are too many for an index of shards")));
     }
-    let text = std::fs::read(path).map_err(ModelError::io("read", path))?;
+    let mut text = Vec::new();
+    file.take(MAX_INDEX).read_to_end(&mut text).map_err(ModelError::io("read", path))?;
     let index: Index = serde_json::from_slice(&text)
         .map_err(|error| refuse(format!("no index of shards: {error}")))?;
     let mut names: Vec<&String> = index.weight_map.values().collect();
@@ -42,15 +51,31 @@ pub(super) fn shards(path: &Path) -> Result<Vec<PathBuf>, ModelError> {
 }
 
 /// Header length and tensors of one file.
-pub(super) fn tensors(
-    path: &Path,
-    bytes: &[u8],
-    shard: usize,
-) -> Result<(u64, Vec<Candidate>), ModelError> {
-    let refuse = |source| ModelError::Safetensors { path: path.to_owned(), source };
-    let (header, metadata) = SafeTensors::read_metadata(bytes).map_err(refuse)?;
-    // The data begins after the length and the header; both were found to lie in the file.
-    let data = 8 + header as u64;
+pub(super) fn tensors(file: &ModelFile, shard: usize) -> Result<(u64, Vec<Candidate>), ModelError> {
+    let refuse = |source| ModelError::Safetensors { path: file.path.clone(), source };
+    let io = |error| ModelError::io("read", &file.path)(error);
+    if file.len() < LENGTH {
+        return Err(refuse(SafeTensorError::HeaderTooSmall));
+    }
+    let mut length = [0; LENGTH as usize];
+    file.read_at(0, &mut length).map_err(io)?;
+    let header = u64::from_le_bytes(length);
+    if header > MAX_HEADER {
+        return Err(refuse(SafeTensorError::HeaderTooLarge));
+    }
+    // The data begins after the length and the header.
+    let data = LENGTH + header;
+    if data > file.len() {
+        return Err(refuse(SafeTensorError::InvalidHeaderLength));
+    }
+    let mut text = vec![0; header as usize];
+    file.read_at(LENGTH, &mut text).map_err(io)?;
+    let text = std::str::from_utf8(&text).map_err(|e| refuse(SafeTensorError::InvalidHeader(e)))?;
+    let metadata: Metadata = serde_json::from_str(text)
+        .map_err(|error| refuse(SafeTensorError::InvalidHeaderDeserialization(error)))?;
+    if data.checked_add(metadata.data_len() as u64) != Some(file.len()) {
+        return Err(refuse(SafeTensorError::MetadataIncompleteBuffer));
+    }
     let mut out: Vec<Candidate> = metadata
         .tensors()
         .into_iter()

@@ -4,10 +4,11 @@ use std::path::Path;
 
 use ork_cache::config::Environment;
 use ork_weights::convert::{Imatrix, Options, Report as Converted, TierChoice, convert};
-use ork_weights::model::OpenOptions;
+use ork_weights::model::{OpenOptions, Read};
 use ork_weights::pack::WriterOptions;
 use ork_weights::quantise::ParseTierError;
 
+use crate::bus;
 use crate::cli::{ConvertArgs, QuantiseArgs};
 use crate::error::{Error, Result};
 use crate::input::{note_skipped, open_model};
@@ -24,6 +25,9 @@ use crate::target::{check_output, check_pack_output};
 pub(super) fn run(args: &ConvertArgs, report: Report) -> Result<()> {
     let environment = Environment::read().map_err(|e| Error::Usage(e.to_string()))?;
     let open = OpenOptions { read: args.read, tied_head: args.quantise.tied_head };
+    if args.read == Read::Mapped {
+        bus::explain(&args.model)?;
+    }
     let rss = PeakRss::start();
     let model = open_model(&args.model, &open)?;
     note_skipped(&model, report);

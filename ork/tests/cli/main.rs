@@ -1,6 +1,7 @@
 //! The program as a user meets it: what it prints, where, and with which exit code.
 
 mod bad_input;
+mod disturbed;
 mod models;
 mod packs;
 mod probes;

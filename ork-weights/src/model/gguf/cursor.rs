@@ -2,15 +2,17 @@
 
 use super::GgufError;
 
-/// A position in the bytes of a file.
+/// A position in the bytes a file begins with.
 pub(super) struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
+    /// Length of the whole file.
+    file: u64,
 }
 
 impl<'a> Cursor<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Cursor<'a> {
-        Cursor { bytes, at: 0 }
+    pub(super) fn new(bytes: &'a [u8], file: u64) -> Cursor<'a> {
+        Cursor { bytes, at: 0, file }
     }
 
     pub(super) fn position(&self) -> u64 {
@@ -18,7 +20,13 @@ impl<'a> Cursor<'a> {
     }
 
     fn left(&self) -> u64 {
-        (self.bytes.len() - self.at) as u64
+        self.file.saturating_sub(self.position())
+    }
+
+    /// An empty list with room for `count` things, but no more than the bytes at hand can hold: a
+    /// count is only believed as far as it is read.
+    pub(super) fn list<T>(&self, count: usize, least: u64) -> Vec<T> {
+        Vec::with_capacity(count.min((self.bytes.len() - self.at) / least.max(1) as usize))
     }
 
     /// The next `count` bytes.

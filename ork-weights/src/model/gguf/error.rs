@@ -40,6 +40,14 @@ pub enum GgufError {
         /// Bytes it takes.
         bytes: u64,
     },
+    /// A header larger than any real model's.
+    #[error("the header has {bytes} bytes or more, {max} are read: the file is damaged")]
+    HeaderTooLarge {
+        /// Bytes it has at least.
+        bytes: u64,
+        /// Most that is read.
+        max: u64,
+    },
     /// A count larger than the rest of the file could hold.
     #[error("{count} {what} cannot fit the rest of the file, which has room for {room}")]
     Count {

@@ -25,6 +25,7 @@ pub use value::{Array, Value};
 
 use crate::dequant::TensorType;
 use cursor::Cursor;
+use std::io;
 use std::ops::Range;
 
 /// Alignment of tensor data where the file names none.
@@ -38,6 +39,10 @@ const MAX_NAME: u64 = 64 * 1024;
 const LEAST_TENSOR: u64 = 8 + 4 + 8 + 4 + 8;
 /// Least bytes of a metadata entry: length of the key, type, a value of one byte.
 const LEAST_ENTRY: u64 = 8 + 4 + 1;
+/// Bytes of a file that are read at first; those of most headers.
+const FIRST_READ: u64 = 8 << 20;
+/// Bytes of a header at most; the largest vocabularies take 20 MiB.
+const MAX_HEADER: u64 = 256 << 20;
 
 /// A parsed header.
 ///
@@ -140,7 +145,40 @@ impl Gguf {
     /// # Errors
     /// [`GgufError`] for everything that is not a GGUF, or one that contradicts itself or its length.
     pub fn parse(file: &[u8]) -> Result<Gguf, GgufError> {
-        let mut at = Cursor::new(file);
+        Gguf::parse_start(file, file.len() as u64)
+    }
+
+    /// Reads as much of a file of `bytes` bytes as its header takes; `read_at` fills a buffer from an
+    /// offset on.
+    pub(crate) fn read(
+        bytes: u64,
+        mut read_at: impl FnMut(u64, &mut [u8]) -> io::Result<()>,
+    ) -> io::Result<Result<Gguf, GgufError>> {
+        let (mut start, mut wanted) = (Vec::new(), FIRST_READ);
+        loop {
+            let had = start.len();
+            start.resize(wanted.min(bytes) as usize, 0);
+            read_at(had as u64, &mut start[had..])?;
+            match Gguf::parse_start(&start, bytes) {
+                // Not cut short, only not read so far yet.
+                Err(GgufError::Truncated { at, bytes: more, .. }) if wanted < bytes => {
+                    let needed = at.saturating_add(more).min(bytes);
+                    if needed > MAX_HEADER {
+                        return Ok(Err(GgufError::HeaderTooLarge {
+                            bytes: needed,
+                            max: MAX_HEADER,
+                        }));
+                    }
+                    wanted = needed.max(2 * wanted);
+                }
+                parsed => return Ok(parsed),
+            }
+        }
+    }
+
+    /// Parses the header in `start`, what a file of `file` bytes begins with.
+    fn parse_start(start: &[u8], file: u64) -> Result<Gguf, GgufError> {
+        let mut at = Cursor::new(start, file);
         let magic: [u8; 4] = at.array("magic")?;
         if magic != *b"GGUF" {
             return Err(GgufError::Magic { found: magic });
@@ -155,7 +193,7 @@ impl Gguf {
         let tensor_count = at.u64("tensor count")?;
         let entry_count = at.u64("metadata count")?;
         let entry_count = at.count("metadata entries", entry_count, LEAST_ENTRY)?;
-        let mut metadata: Vec<(Box<str>, Value)> = Vec::with_capacity(entry_count);
+        let mut metadata: Vec<(Box<str>, Value)> = at.list(entry_count, LEAST_ENTRY);
         for _ in 0..entry_count {
             let key = at.string("metadata key")?;
             let value = Value::read(&mut at, key)?;
@@ -165,7 +203,7 @@ impl Gguf {
             .map_err(|key| GgufError::DuplicateKey { key })?;
         let alignment = alignment(&metadata)?;
         let tensor_count = at.count("tensors", tensor_count, LEAST_TENSOR)?;
-        let mut tensors = Vec::with_capacity(tensor_count);
+        let mut tensors = at.list(tensor_count, LEAST_TENSOR);
         for _ in 0..tensor_count {
             tensors.push(tensor(&mut at, alignment)?);
         }
@@ -175,7 +213,7 @@ impl Gguf {
             .position()
             .checked_next_multiple_of(alignment)
             .ok_or(GgufError::Overflow { what: "start of the data" })?;
-        place(&mut tensors, data, file.len() as u64)?;
+        place(&mut tensors, data, file)?;
         Ok(Gguf { version, alignment, data, metadata, tensors })
     }
 

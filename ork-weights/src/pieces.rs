@@ -1,9 +1,9 @@
 //! Large weights in pieces: some channels at a time, and where their bytes belong in the blob.
 
-use super::stage::Work;
+use crate::model::Weight;
 use crate::pack::o4n1_header;
 use crate::quantise::{Tier, stored_layout};
-use rknpu_sys::layout::{N_SLICE, Slice};
+use rknpu_sys::layout::{Layout, N_SLICE, Slice};
 use std::ops::Range;
 
 /// Bytes of a piece, in the model and in the pack: exceeded only by the least channels of a very
@@ -14,13 +14,13 @@ const PIECE: u64 = 16 << 20;
 /// k-slice, so that only the last piece of an n-slice has padding: the n-slice's own.
 const LEAST: u32 = 256;
 
-/// The channels of each piece of a weight, in order. They depend on the weight alone, and with them
-/// all that is summed over a piece.
-pub(super) fn pieces(work: &Work<'_>) -> impl Iterator<Item = Range<u32>> + use<> {
-    of_bytes(work.weight.n, work.blob.max(work.weight.bytes), PIECE)
+/// The channels of each piece, in order, of a weight that becomes `packed` bytes. They depend on the
+/// weight alone, and with them all that is summed over a piece.
+pub(crate) fn pieces(weight: &Weight, packed: u64) -> impl Iterator<Item = Range<u32>> + use<> {
+    of_bytes(weight.n, packed.max(weight.bytes), PIECE)
 }
 
-fn of_bytes(n: u32, bytes: u64, piece: u64) -> impl Iterator<Item = Range<u32>> + use<> {
+pub(crate) fn of_bytes(n: u32, bytes: u64, piece: u64) -> impl Iterator<Item = Range<u32>> + use<> {
     let mut step = n.max(1);
     if bytes > piece {
         // A power of two up to a whole n-slice, which it therefore divides.
@@ -34,13 +34,13 @@ fn of_bytes(n: u32, bytes: u64, piece: u64) -> impl Iterator<Item = Range<u32>> 
 
 /// A part of a piece's blob, and its place in the weight's.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Part {
-    pub(super) from: Range<usize>,
-    pub(super) to: u64,
+pub(crate) struct Part {
+    pub(crate) from: Range<usize>,
+    pub(crate) to: u64,
 }
 
 /// Where the blob that `channels` have as a weight of their own belongs in that of the whole.
-pub(super) fn parts(tier: Tier, k: u32, n: u32, channels: &Range<u32>) -> Vec<Part> {
+pub(crate) fn parts(tier: Tier, k: u32, n: u32, channels: &Range<u32>) -> Vec<Part> {
     let count = channels.end - channels.start;
     if let Some(codebook) = tier.codebook() {
         let header = o4n1_header(k, n, codebook).len();
@@ -57,19 +57,28 @@ pub(super) fn parts(tier: Tier, k: u32, n: u32, channels: &Range<u32>) -> Vec<Pa
     let (Ok(whole), Ok(piece)) = (stored_layout(tier, k, n), stored_layout(tier, k, count)) else {
         return Vec::new();
     };
+    tiled_parts(&whole, &piece, channels).collect()
+}
+
+/// Where the tiles that `channels` have in a layout of their own belong in those of the whole.
+pub(crate) fn tiled_parts(
+    whole: &Layout,
+    piece: &Layout,
+    channels: &Range<u32>,
+) -> impl Iterator<Item = Part> {
     let first = channels.start / N_SLICE * whole.k_slices();
     let tiles = channels.start % N_SLICE / whole.precision().tile_width();
     let places = (first..).map_while(|slice| whole.slice(slice));
-    let part = |(to, from): (Slice, Slice)| Part {
+    let part = move |(to, from): (Slice, Slice)| Part {
         from: from.offset as usize..(from.offset + from.padded_bytes()) as usize,
         to: to.offset + u64::from(tiles) * whole.precision().tile_bytes(to.kp),
     };
-    places.zip(piece.slices()).map(part).collect()
+    places.zip(piece.slices()).map(part)
 }
 
 /// Puts the scales of `channels`, per channel or `[group][channel]`, to their places in those of
 /// all `n`.
-pub(super) fn place_scales(scales: &[f32], n: u32, channels: &Range<u32>, all: &mut [f32]) {
+pub(crate) fn place_scales(scales: &[f32], n: u32, channels: &Range<u32>, all: &mut [f32]) {
     let (start, end) = (channels.start as usize, channels.end as usize);
     for (all, scales) in all.chunks_exact_mut(n as usize).zip(scales.chunks_exact(end - start)) {
         all[start..end].copy_from_slice(scales);
