@@ -93,3 +93,4 @@ pub use hazard::Hazard;
 pub use job::CORES;
 pub use machine::{Acting, File, Machine, Mapping, Reservation, set_cpu};
 pub use report::{CallKind, Report};
+pub use rustix::io::Errno;

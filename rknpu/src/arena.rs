@@ -41,6 +41,15 @@ struct Inner {
 impl Arena {
     /// Allocates `len` bytes, in whole pages.
     ///
+    /// ```
+    /// use rknpu::{Arena, Device};
+    ///
+    /// let device = Device::simulated(Default::default())?;
+    /// let arena = Arena::new(&device.domain(0)?, 100_000)?;
+    /// assert_eq!(arena.capacity(), 25 * 4096);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Domain::alloc`]; [`Error::Driver`] when the first clean fails.
     pub fn new(domain: &Domain, len: usize) -> Result<Arena> {
@@ -53,6 +62,18 @@ impl Arena {
 
     /// Cuts a buffer of `len` bytes from the first free run that is long enough. It contains what was
     /// last written there.
+    ///
+    /// ```
+    /// use rknpu::{Arena, Device, Error};
+    ///
+    /// let device = Device::simulated(Default::default())?;
+    /// let arena = Arena::new(&device.domain(0)?, 1 << 20)?;
+    /// let most = arena.alloc(1 << 19)?;
+    /// let error = arena.alloc((1 << 19) + 1).unwrap_err();
+    /// assert!(matches!(error, Error::ArenaFull { largest: 0x8_0000, .. }));
+    /// # drop(most);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Size`] for 0 bytes, [`Error::ArenaFull`].
@@ -82,16 +103,45 @@ impl Arena {
     }
 
     /// Bytes in all.
+    ///
+    /// ```
+    /// use rknpu::{Arena, Device};
+    ///
+    /// let device = Device::simulated(Default::default())?;
+    /// let arena = Arena::new(&device.domain(0)?, 8192)?;
+    /// assert_eq!(arena.capacity(), 8192);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn capacity(&self) -> u64 {
         self.0.memory.size()
     }
 
     /// Bytes in no part.
+    ///
+    /// ```
+    /// use rknpu::{Arena, Device};
+    ///
+    /// let device = Device::simulated(Default::default())?;
+    /// let arena = Arena::new(&device.domain(0)?, 8192)?;
+    /// let part = arena.alloc(1)?; // a page
+    /// assert_eq!(arena.free_bytes(), 4096);
+    /// # drop(part);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn free_bytes(&self) -> u64 {
         self.0.free().iter().map(|span| span.len() as u64).sum()
     }
 
     /// The domain it is in.
+    ///
+    /// ```
+    /// use rknpu::{Arena, Device};
+    ///
+    /// let device = Device::simulated(Default::default())?;
+    /// let arena = Arena::new(&device.domain(7)?, 8192)?; // keeps the domain leased
+    /// assert_eq!(arena.domain().index(), 7);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn domain(&self) -> &Domain {
         self.0.memory.domain()
     }

@@ -1,4 +1,20 @@
 //! Buffers that CPU and NPU hand to each other.
+//!
+//! The state is a type parameter: [`Host`], [`Device`] or [`Imported`]. Functions that only need to know
+//! where a buffer is take any [`Resident`] one.
+//!
+//! ```
+//! use rknpu::buffer::{Buffer, Resident};
+//!
+//! fn end(buffer: &Buffer<impl Resident>) -> u64 {
+//!     buffer.iova() + buffer.len() as u64
+//! }
+//!
+//! let device = rknpu::Device::simulated(Default::default())?;
+//! let buffer = device.domain(0)?.alloc(4096)?.to_device()?;
+//! assert_eq!(end(&buffer), 0xffff_f000 + 4096);
+//! # Ok::<(), rknpu::Error>(())
+//! ```
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -15,10 +31,35 @@ use crate::kernel::{Mapping, Object};
 use crate::mapping::Span;
 
 /// State of a buffer that the CPU may touch.
+///
+/// ```
+/// use rknpu::{Buffer, Host};
+///
+/// /// Only the CPU's buffers can be written.
+/// fn clear(buffer: &mut Buffer<Host>) {
+///     buffer.as_mut_slice().fill(0);
+/// }
+/// # let device = rknpu::Device::simulated(Default::default())?;
+/// # clear(&mut device.domain(0)?.alloc(4096)?);
+/// # Ok::<(), rknpu::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub enum Host {}
 
 /// State of a buffer that the NPU may touch.
+///
+/// ```
+/// use rknpu::{Buffer, buffer};
+///
+/// /// Weights that stay where the NPU reads them.
+/// struct Resident {
+///     weights: Vec<Buffer<buffer::Device>>,
+/// }
+/// # let device = rknpu::Device::simulated(Default::default())?;
+/// let resident = Resident { weights: vec![device.domain(0)?.alloc(4096)?.to_device()?] };
+/// assert_eq!(resident.weights[0].len(), 4096);
+/// # Ok::<(), rknpu::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub enum Device {}
 
@@ -34,6 +75,21 @@ impl State for Device {}
 impl State for Imported {}
 
 /// The states in which the NPU may touch a buffer.
+///
+/// ```
+/// use rknpu::buffer::{Buffer, Resident};
+/// use rknpu::{Layout, WeightRef};
+///
+/// /// Device memory or imported memory: a weight may lie in either.
+/// fn first<S: Resident>(buffer: &Buffer<S>, layout: Layout) -> rknpu::Result<WeightRef<'_>> {
+///     WeightRef::new(buffer, 0, layout)
+/// }
+/// # let device = rknpu::Device::simulated(Default::default())?;
+/// # let layout = Layout::new(32, 32, rknpu::Precision::Int8)?;
+/// # let buffer = device.domain(0)?.alloc(4096)?.to_device()?;
+/// # assert_eq!(first(&buffer, layout)?.iova(), buffer.iova());
+/// # Ok::<(), rknpu::Error>(())
+/// ```
 pub trait Resident: State {}
 impl Resident for Device {}
 impl Resident for Imported {}
@@ -107,6 +163,20 @@ pub struct Buffer<S: State> {
 }
 
 /// A change of state that failed: the buffer as it was, and why.
+///
+/// ```
+/// use rknpu::{Device, Error};
+///
+/// let device = Device::simulated(Default::default())?;
+/// let (a, b) = (device.domain(0)?, device.domain(1)?);
+/// let buffer = a.alloc(4096)?;
+/// let active = b.enter()?;
+/// let unchanged = buffer.to_device().unwrap_err();
+/// assert!(matches!(unchanged.error, Error::DomainBusy { .. }));
+/// drop(active);
+/// let buffer = unchanged.buffer.to_device()?; // nothing was lost
+/// # Ok::<(), rknpu::Error>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Unchanged<S: State> {
@@ -138,6 +208,13 @@ impl<S: State> Buffer<S> {
     }
 
     /// Bytes, as asked for.
+    ///
+    /// ```
+    /// let device = rknpu::Device::simulated(Default::default())?;
+    /// let buffer = device.domain(0)?.alloc(5000)?;
+    /// assert_eq!(buffer.len(), 5000); // the domain maps two pages
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn len(&self) -> usize {
         self.len
     }
@@ -148,6 +225,13 @@ impl<S: State> Buffer<S> {
     }
 
     /// The domain it is in.
+    ///
+    /// ```
+    /// let device = rknpu::Device::simulated(Default::default())?;
+    /// let buffer = device.domain(2)?.alloc(4096)?;
+    /// assert_eq!(buffer.domain().index(), 2);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn domain(&self) -> &Domain {
         self.home.memory().domain()
     }
@@ -155,17 +239,41 @@ impl<S: State> Buffer<S> {
 
 impl Buffer<Host> {
     /// The contents.
+    ///
+    /// ```
+    /// let device = rknpu::Device::simulated(Default::default())?;
+    /// let buffer = device.domain(0)?.alloc(4096)?;
+    /// assert_eq!(buffer.as_slice(), [0; 4096]);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn as_slice(&self) -> &[u8] {
         self.home.bytes().get(..self.len).unwrap_or_default()
     }
 
     /// The contents, to write.
+    ///
+    /// ```
+    /// let device = rknpu::Device::simulated(Default::default())?;
+    /// let mut buffer = device.domain(0)?.alloc(4096)?;
+    /// buffer.as_mut_slice()[..4].copy_from_slice(&[1, 2, 3, 4]);
+    /// assert_eq!(buffer.as_slice()[..5], [1, 2, 3, 4, 0]);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         let len = self.len;
         self.home.bytes_mut().get_mut(..len).unwrap_or_default()
     }
 
     /// Hands it to the NPU: cleans the CPU's caches over all of it.
+    ///
+    /// ```
+    /// let device = rknpu::Device::simulated(Default::default())?;
+    /// let mut buffer = device.domain(0)?.alloc(4096)?;
+    /// buffer.as_mut_slice().fill(1);
+    /// let buffer = buffer.to_device()?;
+    /// assert_eq!(buffer.iova() % 4096, 0);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The buffer back and the reason: [`Error::Driver`], or [`Error::DomainBusy`] when this thread
@@ -177,6 +285,21 @@ impl Buffer<Host> {
 
     /// Hands it to the NPU, of which only the first `len` bytes have been written since it was last
     /// there: cleans only those.
+    ///
+    /// ```
+    /// use rknpu::sim::{Machine, Config};
+    ///
+    /// let machine = Machine::new(Config::default());
+    /// let device = rknpu::Device::simulated_on(&machine)?;
+    /// let slot = device.domain(0)?.alloc(1 << 20)?.to_device()?;
+    ///
+    /// let before = machine.report().to_device;
+    /// let mut slot = slot.reclaim();
+    /// slot.as_mut_slice()[..4096].fill(1); // a small weight in a large slot
+    /// let slot = slot.to_device_up_to(4096)?;
+    /// assert_eq!(machine.report().to_device - before, 4096);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Buffer::to_device`]; [`Error::Range`] when it is shorter.
@@ -190,6 +313,14 @@ impl Buffer<Host> {
 
 impl<S: Resident> Buffer<S> {
     /// First address at which the NPU sees it, in its domain; a multiple of 4096.
+    ///
+    /// ```
+    /// let device = rknpu::Device::simulated(Default::default())?;
+    /// let domain = device.domain(0)?;
+    /// let (a, b) = (domain.alloc(4096)?.to_device()?, domain.alloc(4096)?.to_device()?);
+    /// assert_eq!(a.iova() - b.iova(), 4096); // from the top downwards
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn iova(&self) -> u64 {
         self.home.memory().iova() + self.home.offset()
     }
@@ -197,6 +328,15 @@ impl<S: Resident> Buffer<S> {
 
 impl Buffer<Device> {
     /// Takes it back from the NPU to read it: invalidates the CPU's caches over all of it.
+    ///
+    /// ```
+    /// let device = rknpu::Device::simulated(Default::default())?;
+    /// let buffer = device.domain(0)?.alloc(4096)?.to_device()?;
+    /// // ... a job writes to it ...
+    /// let results = buffer.to_host()?;
+    /// assert_eq!(results.as_slice().len(), 4096);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Buffer::to_device`].

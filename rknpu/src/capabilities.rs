@@ -10,6 +10,14 @@ use crate::kernel::{DriverVersion, Kernel};
 use crate::limits;
 
 /// How many address spaces the driver gives.
+///
+/// ```
+/// use rknpu::{Device, Domains, sim};
+///
+/// let stub = sim::Config { domains: sim::config::Domains::Stub, ..Default::default() };
+/// assert_eq!(Device::simulated(stub)?.capabilities().domains, Domains::Stub);
+/// # Ok::<(), rknpu::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Domains {
     /// 16 of 4 GiB each: the driver switches and counts who uses one.
@@ -22,6 +30,12 @@ pub enum Domains {
 
 impl Domains {
     /// Domains that can be leased.
+    ///
+    /// ```
+    /// use rknpu::Domains;
+    ///
+    /// assert_eq!((Domains::Real.count(), Domains::Stub.count()), (16, 1));
+    /// ```
     pub const fn count(self) -> u32 {
         match self {
             Domains::Real => limits::DOMAINS,
@@ -35,6 +49,17 @@ impl Domains {
 /// Detected when it is opened, by calls without effect, except that a driver with domains is switched to
 /// domain 1 and back. What needs a job to find out, the cores and fences, is
 /// [`probe::cores`](crate::probe::cores)' business.
+///
+/// ```
+/// use rknpu::{Device, kernel::DriverVersion};
+///
+/// let device = Device::simulated(Default::default())?;
+/// let has = device.capabilities();
+/// assert_eq!(has.version, DriverVersion::SAFE_DOMAINS);
+/// assert!(has.iommu && has.unaligned_iova);
+/// assert!(has.to_string().contains("domains  16"));
+/// # Ok::<(), rknpu::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
@@ -73,7 +98,16 @@ impl Capabilities {
         })
     }
 
-    /// The first of these features that is missing, as an error; for programs that need them.
+    /// Refuses a device that has no more than one domain, for programs that need more.
+    ///
+    /// ```
+    /// use rknpu::{Device, Error, sim};
+    ///
+    /// let old = sim::Config { version: sim::config::Version::V0_9_7, ..Default::default() };
+    /// let error = Device::simulated(old)?.capabilities().require_domains().unwrap_err();
+    /// assert!(matches!(error, Error::Unsupported { .. }));
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Unsupported`].

@@ -41,11 +41,23 @@ impl Core {
     }
 
     /// Index, from 0.
+    ///
+    /// ```
+    /// let device = rknpu::Device::simulated(Default::default())?;
+    /// assert_eq!(device.core(2)?.index(), 2);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn index(&self) -> u32 {
         self.index
     }
 
     /// The device that it belongs to.
+    ///
+    /// ```
+    /// let device = rknpu::Device::simulated(Default::default())?;
+    /// assert!(device.core(0)?.device().is(&device));
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -107,6 +119,17 @@ type Hand = [Option<Core>; CORES];
 impl Cores {
     /// A pool of these cores.
     ///
+    /// ```
+    /// use rknpu::{Cores, Device};
+    ///
+    /// // One core stays free for somebody else.
+    /// let device = Device::simulated(Default::default())?;
+    /// let two = Cores::new(vec![device.core(0)?, device.core(1)?])?;
+    /// assert_eq!(two.count(), 2);
+    /// assert!(device.core(2).is_ok());
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::NoCore`] when there are none, or they are of different devices.
     pub fn new(cores: Vec<Core>) -> Result<Cores> {
@@ -135,6 +158,12 @@ impl Cores {
     }
 
     /// How many there are.
+    ///
+    /// ```
+    /// let device = rknpu::Device::simulated(Default::default())?;
+    /// assert_eq!(device.cores()?.count(), 3);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn count(&self) -> usize {
         self.0.count
     }

@@ -78,6 +78,20 @@ impl Leases {
 }
 
 /// Counters of a device.
+///
+/// ```
+/// use rknpu::Device;
+///
+/// let device = Device::simulated(Default::default())?;
+/// let (a, b) = (device.domain(0)?, device.domain(1)?);
+/// for domain in [&a, &b, &a] {
+///     let _buffer = domain.alloc(4096)?;
+/// }
+/// let stats = device.stats();
+/// assert_eq!((stats.domains, stats.cores, stats.recoveries), (2, 0, 0));
+/// assert!(stats.domain_switches >= 2);
+/// # Ok::<(), rknpu::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceStats {
@@ -123,6 +137,15 @@ impl Device {
 
     /// The simulated NPU: a machine of its own in this process, which runs the same register programs.
     ///
+    /// ```
+    /// use rknpu::{Device, sim::{Config, config::Mode}};
+    ///
+    /// // Caches as a board has them: what is not synced is not seen.
+    /// let device = Device::simulated(Config { mode: Mode::Strict, ..Config::default() })?;
+    /// assert_eq!(device.node(), "sim");
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// None with an ordinary configuration; with injected faults, what opening meets.
     #[cfg(feature = "sim")]
@@ -132,6 +155,18 @@ impl Device {
 
     /// A device on a simulated machine that the caller keeps, to look into it or to open it twice.
     ///
+    /// ```
+    /// use rknpu::{Device, sim::Machine};
+    ///
+    /// let machine = Machine::new(Default::default());
+    /// let device = Device::simulated_on(&machine)?;
+    /// let buffer = device.domain(0)?.alloc(1 << 20)?;
+    /// assert_eq!(machine.report().live, 1 << 20);
+    /// drop(buffer);
+    /// assert_eq!(machine.report().live, 0);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Device::simulated`].
     #[cfg(feature = "sim")]
@@ -140,6 +175,16 @@ impl Device {
     }
 
     /// A device on another kernel.
+    ///
+    /// ```
+    /// use rknpu::{Device, OpenOptions, kernel, sim::Machine};
+    ///
+    /// let machine = Machine::new(Default::default());
+    /// let kernel = kernel::simulated(&machine); // or one of your own, see `Kernel`
+    /// let device = Device::with_kernel(kernel, &OpenOptions::new().pin_threads(false))?;
+    /// assert_eq!(device.node(), "sim");
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Driver`] when the kernel does not say its version.
@@ -169,16 +214,44 @@ impl Device {
     }
 
     /// What this driver can do.
+    ///
+    /// ```
+    /// let device = rknpu::Device::simulated(Default::default())?;
+    /// assert!(device.capabilities().iommu);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn capabilities(&self) -> &Capabilities {
         &self.0.capabilities
     }
 
     /// What has gone wrong so far, in particular in `Drop`.
+    ///
+    /// ```
+    /// use rknpu::sim::{CallKind, Fault, Machine};
+    ///
+    /// let machine = Machine::new(Default::default());
+    /// let device = rknpu::Device::simulated_on(&machine)?;
+    /// let buffer = device.domain(0)?.alloc(4096)?;
+    /// // The driver refuses to take it back, and `Drop` cannot return an error.
+    /// let errno = rknpu::Errno::INVAL;
+    /// machine.inject(Fault::Call { kind: CallKind::MemDestroy, after: 0, times: 1, errno });
+    /// drop(buffer);
+    /// let health = device.health();
+    /// assert_eq!((health.incidents, health.leaked_bytes), (1, 4096));
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn health(&self) -> Health {
         self.0.record.snapshot()
     }
 
     /// Counters.
+    ///
+    /// ```
+    /// let device = rknpu::Device::simulated(Default::default())?;
+    /// let _core = device.core(0)?;
+    /// assert_eq!(device.stats().cores, 1);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn stats(&self) -> DeviceStats {
         let leases = self.leases();
         DeviceStats {
@@ -190,6 +263,12 @@ impl Device {
     }
 
     /// Where it is: the node's path, or `sim`.
+    ///
+    /// ```
+    /// let device = rknpu::Device::simulated(Default::default())?;
+    /// assert_eq!(device.node(), "sim"); // on a board, `/dev/dri/renderD129` or the like
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn node(&self) -> &str {
         self.0.kernel.node()
     }
@@ -222,6 +301,15 @@ impl Device {
     }
 
     /// Leases the free domain with the lowest index.
+    ///
+    /// ```
+    /// let device = rknpu::Device::simulated(Default::default())?;
+    /// let zero = device.domain(0)?;
+    /// assert_eq!(device.new_domain()?.index(), 1);
+    /// drop(zero);
+    /// assert_eq!(device.new_domain()?.index(), 0);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::DomainsExhausted`].
@@ -262,6 +350,15 @@ impl Device {
 
     /// All cores as one pool, which every caller shares as long as one of them keeps it.
     ///
+    /// ```
+    /// let device = rknpu::Device::simulated(Default::default())?;
+    /// let mine = device.cores()?;
+    /// let yours = device.cores()?; // the same three
+    /// assert!(device.core(0).is_err());
+    /// # drop((mine, yours));
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::CoreLeased`] when a core is leased on its own.
     pub fn cores(&self) -> Result<Cores> {
@@ -276,6 +373,15 @@ impl Device {
     }
 
     /// Whether both are the same open device.
+    ///
+    /// ```
+    /// use rknpu::Device;
+    ///
+    /// let device = Device::simulated(Default::default())?;
+    /// assert!(device.clone().is(&device));
+    /// assert!(!Device::simulated(Default::default())?.is(&device));
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn is(&self, other: &Device) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

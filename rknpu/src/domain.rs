@@ -58,6 +58,15 @@ struct Live {
 }
 
 /// A domain's account.
+///
+/// ```
+/// let device = rknpu::Device::simulated(Default::default())?;
+/// let domain = device.domain(0)?;
+/// let _weights = domain.alloc(1 << 30)?;
+/// let stats = domain.stats();
+/// assert_eq!(stats.largest_free, stats.window - (1 << 30));
+/// # Ok::<(), rknpu::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DomainStats {
@@ -109,16 +118,35 @@ impl Domain {
     }
 
     /// Index, from 0.
+    ///
+    /// ```
+    /// let device = rknpu::Device::simulated(Default::default())?;
+    /// assert_eq!(device.domain(9)?.index(), 9);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn index(&self) -> u32 {
         self.0.index
     }
 
     /// The device that it belongs to.
+    ///
+    /// ```
+    /// let device = rknpu::Device::simulated(Default::default())?;
+    /// assert!(device.domain(0)?.device().is(&device));
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn device(&self) -> &Device {
         &self.0.device
     }
 
     /// Whether both are the same lease.
+    ///
+    /// ```
+    /// let device = rknpu::Device::simulated(Default::default())?;
+    /// let (a, b) = (device.domain(0)?, device.domain(1)?);
+    /// assert!(a.is(&a.clone()) && !a.is(&b));
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn is(&self, other: &Domain) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -127,6 +155,16 @@ impl Domain {
     ///
     /// The memory is cached for the CPU; a change of state ([`Buffer::to_device`]) does what coherence
     /// needs.
+    ///
+    /// ```
+    /// use rknpu::{Device, Error};
+    ///
+    /// let device = Device::simulated(Default::default())?;
+    /// let domain = device.domain(0)?;
+    /// assert_eq!(domain.alloc(100)?.as_slice(), [0; 100]);
+    /// assert!(matches!(domain.alloc(0), Err(Error::Size { requested: 0, .. })));
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Size`] for 0 or more than a domain maps; [`Error::IovaExhausted`] when no run of addresses
@@ -160,6 +198,14 @@ impl Domain {
     }
 
     /// What is mapped.
+    ///
+    /// ```
+    /// let device = rknpu::Device::simulated(Default::default())?;
+    /// let domain = device.domain(0)?;
+    /// let _buffer = domain.alloc(5000)?;
+    /// assert_eq!(domain.stats().used, 8192); // whole pages
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn stats(&self) -> DomainStats {
         let books = self.books();
         DomainStats {
@@ -285,6 +331,19 @@ impl Drop for Lease {
 }
 
 /// Keeps a domain active; see [`Domain::enter`]. Bound to its thread.
+///
+/// ```
+/// let device = rknpu::Device::simulated(Default::default())?;
+/// let domain = device.domain(1)?;
+/// let active = domain.enter()?;
+/// let switches = device.stats().domain_switches;
+/// for _ in 0..10 {
+///     let _buffer = domain.alloc(4096)?;
+/// }
+/// assert_eq!(device.stats().domain_switches, switches); // none in between
+/// drop(active);
+/// # Ok::<(), rknpu::Error>(())
+/// ```
 #[must_use = "the domain is active only as long as the guard lives"]
 pub struct Active {
     _entered: Entered,
@@ -294,6 +353,13 @@ pub struct Active {
 
 impl Active {
     /// The domain.
+    ///
+    /// ```
+    /// let device = rknpu::Device::simulated(Default::default())?;
+    /// let active = device.domain(1)?.enter()?;
+    /// assert_eq!(active.domain().index(), 1);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn domain(&self) -> &Domain {
         &self.domain
     }

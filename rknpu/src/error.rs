@@ -14,6 +14,10 @@ use crate::program::ProgramError;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// A call to the driver, as errors name it.
+///
+/// ```
+/// assert_eq!(rknpu::Call::Create.to_string(), "MEM_CREATE");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Call {
@@ -51,6 +55,14 @@ impl std::fmt::Display for Call {
 }
 
 /// What a node answered when it was tried.
+///
+/// ```
+/// use rknpu::{Error, NodeAnswer};
+///
+/// let answer = NodeAnswer { path: "/dev/dri/card0".into(), answer: "panthor".into() };
+/// let error = Error::NoDevice { tried: vec![answer] };
+/// assert!(error.to_string().contains("/dev/dri/card0: panthor"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeAnswer {
     /// The node.
@@ -60,6 +72,22 @@ pub struct NodeAnswer {
 }
 
 /// An operation that did not succeed.
+///
+/// ```
+/// use rknpu::{Device, Error};
+///
+/// let device = Device::simulated(Default::default())?;
+/// let domain = device.domain(0)?;
+/// let weights: Vec<_> = (0..3).map(|_| domain.alloc(1 << 30)).collect::<Result<_, _>>()?;
+/// match domain.alloc(2 << 30) {
+///     Err(Error::IovaExhausted { requested, largest_free, .. }) => {
+///         assert!(requested > largest_free); // another domain, or smaller pieces
+///     }
+///     other => panic!("{other:?}"),
+/// }
+/// # drop(weights);
+/// # Ok::<(), rknpu::Error>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -360,6 +388,19 @@ impl Error {
     }
 
     /// The driver's errno, where one was the cause.
+    ///
+    /// ```
+    /// use rknpu::sim::{CallKind, Fault, Machine};
+    /// use rknpu::{Device, Errno};
+    ///
+    /// let machine = Machine::new(Default::default());
+    /// let device = Device::simulated_on(&machine)?;
+    /// let (kind, errno) = (CallKind::MemCreate, Errno::NOMEM);
+    /// machine.inject(Fault::Call { kind, after: 0, times: 1, errno });
+    /// let error = device.domain(0)?.alloc(4096).unwrap_err();
+    /// assert_eq!(error.errno(), Some(Errno::NOMEM));
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn errno(&self) -> Option<Errno> {
         match self {
             Error::Driver { errno, .. } | Error::Open { errno, .. } => Some(*errno),

@@ -11,6 +11,20 @@ use rustix::io::Errno;
 use crate::error::Call;
 
 /// Everything known about a job that did not end well.
+///
+/// ```
+/// use rknpu::sim::{Fault, Machine};
+/// use rknpu::{Device, Recovery, probe};
+///
+/// let machine = Machine::new(Default::default());
+/// let device = Device::simulated_on(&machine)?;
+/// machine.inject(Fault::Hang { core: Some(2), after: 0, times: 1 });
+/// probe::cores(&device)?;
+/// let report = device.health().last_failure.expect("the job on core 2");
+/// assert_eq!((report.core, report.recovery), (2, Recovery::Reset));
+/// assert_eq!((report.programs, report.programs_done), (1, 0));
+/// # Ok::<(), rknpu::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct PostMortem {
@@ -85,6 +99,13 @@ impl fmt::Display for PostMortem {
 }
 
 /// What a reset after a failed job led to.
+///
+/// ```
+/// use rknpu::{Errno, Recovery};
+///
+/// let stuck = Recovery::DomainsStuck(Errno::INVAL);
+/// assert!(stuck.to_string().starts_with("reset, but domains no longer switch"));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Recovery {
@@ -112,6 +133,19 @@ impl fmt::Display for Recovery {
 }
 
 /// An error met where it could not be returned, such as in `Drop`.
+///
+/// ```
+/// use rknpu::{Call, Errno, Incident};
+///
+/// let incident = Incident {
+///     call: Call::Destroy,
+///     domain: 3,
+///     bytes: 4096,
+///     errno: Errno::INVAL,
+///     age: std::time::Duration::from_secs(60),
+/// };
+/// assert!(incident.to_string().starts_with("MEM_DESTROY of 4096 bytes in domain 3"));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Incident {
     /// The call.
@@ -163,6 +197,12 @@ pub struct Health {
 
 impl Health {
     /// Whether nothing has gone wrong that outlives the moment.
+    ///
+    /// ```
+    /// let device = rknpu::Device::simulated(Default::default())?;
+    /// assert!(device.health().is_good());
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn is_good(&self) -> bool {
         self.incidents == 0 && self.leaked_buffers == 0 && self.wedged.is_none()
     }

@@ -68,6 +68,15 @@ impl DmaBuf {
 
     /// Maps a dma-buf of `len` bytes that came from elsewhere. It is always mapped from its start.
     ///
+    /// ```
+    /// use rknpu::{DmaBuf, Error, sim};
+    ///
+    /// let machine = sim::Machine::new(Default::default());
+    /// let foreign = machine.foreign_buffer(8192).map_err(std::io::Error::from)?;
+    /// assert!(matches!(DmaBuf::from_fd(foreign, 0), Err(Error::Size { requested: 0, .. })));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Size`]; [`Error::Driver`] when it cannot be mapped.
     pub fn from_fd(fd: OwnedFd, len: usize) -> Result<DmaBuf> {
@@ -78,6 +87,20 @@ impl DmaBuf {
 
     /// Lets `f` write the bytes, with the cache maintenance around it that the NPU's reading them needs.
     /// Not while a job reads them.
+    ///
+    /// ```
+    /// use rknpu::{DmaBuf, sim};
+    ///
+    /// # let machine = sim::Machine::new(Default::default());
+    /// # let foreign = machine.foreign_buffer(4096).map_err(std::io::Error::from)?;
+    /// let mut memory = DmaBuf::from_fd(foreign, 4096)?;
+    /// let written = memory.fill(|bytes| {
+    ///     bytes[..2].copy_from_slice(&[1, 2]);
+    ///     2
+    /// })?;
+    /// assert_eq!(written, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Driver`] when the maintenance fails.
@@ -121,6 +144,20 @@ impl Domain {
     /// Only domain 0 takes it: the driver maps it into whatever domain is live (which this makes domain 0)
     /// and always frees it in domain 0, where it would otherwise tear down the mapping of a buffer that is
     /// none of its business. Weights may be imported; whatever else a job touches may not.
+    ///
+    /// ```
+    /// use rknpu::{Device, DmaBuf, Error, sim};
+    ///
+    /// let machine = sim::Machine::new(Default::default());
+    /// let device = Device::simulated_on(&machine)?;
+    /// # let foreign = machine.foreign_buffer(4096).map_err(std::io::Error::from)?;
+    /// let memory = DmaBuf::from_fd(foreign, 4096)?;
+    /// let buffer = device.domain(0)?.import(&memory)?;
+    /// assert_ne!(buffer.iova(), 0);
+    /// let elsewhere = device.domain(1)?.import(&memory);
+    /// assert!(matches!(elsewhere, Err(Error::ImportDomain { domain: 1 })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::ImportDomain`] outside domain 0; [`Error::DomainBusy`]; [`Error::Driver`] when the driver

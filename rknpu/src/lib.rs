@@ -9,6 +9,11 @@
 //! every example on this page runs anywhere. With [`Device::open`] instead of [`Device::simulated`] it runs
 //! on a board.
 //!
+//! The sections are in the order in which they are best read: [a first matmul](#a-first-matmul),
+//! [the window](#the-window) and [domains](#domains), [buffers](#buffers-and-their-states),
+//! [cores and jobs](#cores-and-jobs), [errors](#errors-and-recovery); then
+//! [what the driver can do to you](#what-the-driver-can-do-to-you), which is why all this is so.
+//!
 //! # A first matmul
 //!
 //! ```
@@ -188,7 +193,14 @@
 //! | [`program`], [`limits`] | register programs, and what one of them can do |
 //! | [`reference`](mod@reference) | the same arithmetic on the CPU |
 //! | [`probe`] | measurements of a device |
+//! | [`sys`] | the driver's structs and flags, registers and layouts, re-exported |
 //! | `sim` | the simulator, re-exported (feature `sim`) |
+//!
+//! # Safety
+//!
+//! Programs need no `unsafe`, and no safe call makes the driver touch memory that is not the program's.
+//! Unsafe are [`kernel::Object::from_raw`], [`kernel::Mapping::from_raw`] and [`kernel::Unmap::unmap`], which
+//! only a [`kernel::Kernel`] of one's own needs.
 //!
 //! Unsafe code is in three files: the two kernels, and the one that hands out objects, mappings and claims on
 //! them. Minimum Rust: 1.88.
@@ -229,6 +241,7 @@ pub use capabilities::{Capabilities, Domains};
 pub use device::{Device, DeviceStats};
 pub use domain::{Active, Domain, DomainStats};
 pub use error::{Call, Error, NodeAnswer, Result};
+pub use half::f16;
 pub use health::{Health, Incident, PostMortem, Recovery};
 pub use import::DmaBuf;
 pub use job::{Job, Rejected, Running};
@@ -237,5 +250,7 @@ pub use matmul::{Element, Fp16, Int4, Int8, JobStats, Matmul, MatmulLimits, Weig
 pub use open::OpenOptions;
 #[cfg(feature = "sim")]
 pub use rknpu_sim as sim;
+pub use rknpu_sys as sys;
 pub use rknpu_sys::layout::{Layout, LayoutError, Precision};
+pub use rustix::io::Errno;
 pub use signal::{SignalCleanup, clean_up_on_signals};

@@ -8,6 +8,15 @@
 //! public programs have been seen to use at their largest shapes.
 //!
 //! Every limit stands here, so that a board can correct it in one place.
+//!
+//! ```
+//! use rknpu::{Precision, limits};
+//!
+//! // How 4096 inputs of int8 fit one program: rows, and what they leave to the weights.
+//! let rows = limits::rows(Precision::Int8, 4096);
+//! assert_eq!(rows, 64);
+//! assert_eq!(limits::banks(Precision::Int8, rows, 4096), Some((8, 4)));
+//! ```
 
 use std::time::Duration;
 
@@ -40,6 +49,13 @@ pub const SWITCH_SETTLE: Duration = Duration::from_micros(50);
 pub const WORK_PER_CORE: u64 = 1 << 20;
 
 /// Bytes of one row of `kp` inputs.
+///
+/// ```
+/// use rknpu::{Precision, limits};
+///
+/// assert_eq!(limits::row_bytes(Precision::Fp16, 1024), 2048);
+/// assert_eq!(limits::row_bytes(Precision::Int4, 1024), 512);
+/// ```
 pub const fn row_bytes(precision: Precision, kp: u32) -> u32 {
     (kp as u64 * precision.bits() as u64 / 8) as u32
 }
@@ -64,6 +80,12 @@ pub const fn banks(precision: Precision, rows: u32, kp: u32) -> Option<(u32, u32
 }
 
 /// Banks that an output tile of `kp` inputs needs.
+///
+/// ```
+/// use rknpu::limits;
+///
+/// assert_eq!(limits::weight_banks(4096), 4); // 32 bytes of each k in banks of 32 KiB
+/// ```
 pub const fn weight_banks(kp: u32) -> u32 {
     let banks = kp.div_ceil(1024);
     if banks == 0 { 1 } else { banks }

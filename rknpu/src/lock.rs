@@ -13,6 +13,13 @@ use rustix::io::Errno;
 use crate::error::{Error, Result};
 
 /// What to do about other processes that use the NPU.
+///
+/// ```
+/// use rknpu::LockPolicy;
+///
+/// let look_only = LockPolicy::Ignore { reason: "reads the load, submits nothing".into() };
+/// assert_ne!(look_only, LockPolicy::default());
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LockPolicy {
     /// Take the lock, or fail with the process that has it.

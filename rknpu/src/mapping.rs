@@ -20,6 +20,18 @@ use rustix::io::Errno;
 ///
 /// The driver dereferences `obj_addr`, a kernel pointer, without looking it up. It is never printed
 /// and never taken from outside.
+///
+/// ```
+/// use rknpu::kernel::{self, Create};
+/// use rknpu::sys::flags::MemFlags;
+///
+/// let kernel = kernel::simulated(&rknpu::sim::Machine::new(Default::default()));
+/// let flags = MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE;
+/// let object = kernel.create(&Create { size: 4096, flags, domain: 0 })?;
+/// assert!(!format!("{object:?}").contains("obj_addr")); // a kernel pointer is not shown
+/// kernel.destroy(object).map_err(|(_, errno)| errno)?;
+/// # Ok::<(), rknpu::Errno>(())
+/// ```
 pub struct Object {
     handle: u32,
     obj_addr: u64,
@@ -50,6 +62,18 @@ impl Object {
     }
 
     /// Handle in the kernel's file.
+    ///
+    /// ```
+    /// use rknpu::kernel::{self, Create};
+    /// use rknpu::sys::flags::MemFlags;
+    ///
+    /// let kernel = kernel::simulated(&rknpu::sim::Machine::new(Default::default()));
+    /// let flags = MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE;
+    /// let object = kernel.create(&Create { size: 4096, flags, domain: 0 })?;
+    /// assert_eq!(object.handle(), 1);
+    /// kernel.destroy(object).map_err(|(_, errno)| errno)?;
+    /// # Ok::<(), rknpu::Errno>(())
+    /// ```
     pub fn handle(&self) -> u32 {
         self.handle
     }
@@ -60,16 +84,52 @@ impl Object {
     }
 
     /// First address at which the NPU sees it, in its domain.
+    ///
+    /// ```
+    /// use rknpu::kernel::{self, Create};
+    /// use rknpu::sys::flags::MemFlags;
+    ///
+    /// let kernel = kernel::simulated(&rknpu::sim::Machine::new(Default::default()));
+    /// let flags = MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE;
+    /// let object = kernel.create(&Create { size: 4096, flags, domain: 0 })?;
+    /// assert_eq!(object.iova(), 0xffff_f000);
+    /// kernel.destroy(object).map_err(|(_, errno)| errno)?;
+    /// # Ok::<(), rknpu::Errno>(())
+    /// ```
     pub fn iova(&self) -> u64 {
         self.iova
     }
 
     /// Bytes, a whole number of pages.
+    ///
+    /// ```
+    /// use rknpu::kernel::{self, Create};
+    /// use rknpu::sys::flags::MemFlags;
+    ///
+    /// let kernel = kernel::simulated(&rknpu::sim::Machine::new(Default::default()));
+    /// let flags = MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE;
+    /// let object = kernel.create(&Create { size: 4096, flags, domain: 0 })?;
+    /// assert_eq!(object.size(), 4096);
+    /// kernel.destroy(object).map_err(|(_, errno)| errno)?;
+    /// # Ok::<(), rknpu::Errno>(())
+    /// ```
     pub fn size(&self) -> u64 {
         self.size
     }
 
     /// Bytes of it in SRAM.
+    ///
+    /// ```
+    /// use rknpu::kernel::{self, Create};
+    /// use rknpu::sys::flags::MemFlags;
+    ///
+    /// let kernel = kernel::simulated(&rknpu::sim::Machine::new(Default::default()));
+    /// let flags = MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE;
+    /// let object = kernel.create(&Create { size: 4096, flags, domain: 0 })?;
+    /// assert_eq!(object.sram(), 0); // it was not asked for
+    /// kernel.destroy(object).map_err(|(_, errno)| errno)?;
+    /// # Ok::<(), rknpu::Errno>(())
+    /// ```
     pub fn sram(&self) -> u64 {
         self.sram
     }
@@ -98,6 +158,20 @@ pub trait Unmap: Send + Sync + fmt::Debug {
 }
 
 /// Mapped memory of one object.
+///
+/// ```
+/// use rknpu::kernel::{self, Create};
+/// use rknpu::sys::flags::MemFlags;
+///
+/// let kernel = kernel::simulated(&rknpu::sim::Machine::new(Default::default()));
+/// let flags = MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE;
+/// let object = kernel.create(&Create { size: 4096, flags, domain: 0 })?;
+/// let mapping = kernel.map(&object)?;
+/// assert_eq!(mapping.len(), 4096);
+/// drop(mapping); // before the object: while it lives, the addresses stay taken
+/// kernel.destroy(object).map_err(|(_, errno)| errno)?;
+/// # Ok::<(), rknpu::Errno>(())
+/// ```
 #[derive(Debug)]
 pub struct Mapping {
     start: NonNull<u8>,
@@ -122,6 +196,18 @@ impl Mapping {
     }
 
     /// Bytes.
+    ///
+    /// ```
+    /// use rknpu::kernel::{self, Create};
+    /// use rknpu::sys::flags::MemFlags;
+    ///
+    /// let kernel = kernel::simulated(&rknpu::sim::Machine::new(Default::default()));
+    /// let flags = MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE;
+    /// let object = kernel.create(&Create { size: 4096, flags, domain: 0 })?;
+    /// assert_eq!(kernel.map(&object)?.len(), 4096);
+    /// kernel.destroy(object).map_err(|(_, errno)| errno)?;
+    /// # Ok::<(), rknpu::Errno>(())
+    /// ```
     pub fn len(&self) -> usize {
         self.len
     }

@@ -48,12 +48,28 @@ impl Default for OpenOptions {
 
 impl OpenOptions {
     /// Jobs may take 10 s; the device is locked; threads are pinned.
+    ///
+    /// ```
+    /// let opening = rknpu::OpenOptions::new().open_path("/dev/null");
+    /// assert!(matches!(opening, Err(rknpu::Error::OtherDriver { .. })));
+    /// ```
     pub fn new() -> OpenOptions {
         OpenOptions::default()
     }
 
     /// Longest that a job may take. Be generous: a job that ends within 100 ms after its timeout
     /// leaves the driver unable to switch domains until a reboot.
+    ///
+    /// ```
+    /// use rknpu::{Device, Error, OpenOptions, kernel, sim::Machine};
+    /// use std::time::Duration;
+    ///
+    /// let kernel = kernel::simulated(&Machine::new(Default::default()));
+    /// let none = OpenOptions::new().timeout(Duration::ZERO); // the driver would wait for ever
+    /// assert!(Device::with_kernel(kernel.clone(), &none).is_err());
+    /// let minute = OpenOptions::new().timeout(Duration::from_secs(60));
+    /// assert!(Device::with_kernel(kernel, &minute).is_ok());
+    /// ```
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> OpenOptions {
         self.timeout = timeout;
@@ -61,6 +77,14 @@ impl OpenOptions {
     }
 
     /// What to do about other processes.
+    ///
+    /// ```
+    /// use rknpu::{LockPolicy, OpenOptions};
+    ///
+    /// let reason = "the other process has stopped its jobs".to_owned();
+    /// let options = OpenOptions::new().lock(LockPolicy::Ignore { reason });
+    /// assert!(format!("{options:?}").contains("stopped"));
+    /// ```
     #[must_use]
     pub fn lock(mut self, policy: LockPolicy) -> OpenOptions {
         self.lock = policy;
@@ -70,6 +94,11 @@ impl OpenOptions {
     /// Whether the threads that wait for the cores are pinned to the CPU's fast cores, where it has slow
     /// ones, too; so they are unless told otherwise. Public measurements on RK3588 boards gain up to a factor
     /// of two from it when several cores work.
+    ///
+    /// ```
+    /// let options = rknpu::OpenOptions::new().pin_threads(false); // the program pins its threads itself
+    /// assert!(format!("{options:?}").contains("pin: false"));
+    /// ```
     #[must_use]
     pub fn pin_threads(mut self, pin: bool) -> OpenOptions {
         self.pin = pin;
@@ -77,6 +106,16 @@ impl OpenOptions {
     }
 
     /// As [`Device::open`].
+    ///
+    /// ```
+    /// use rknpu::{Error, OpenOptions};
+    ///
+    /// match OpenOptions::new().open() {
+    ///     Ok(device) => println!("{}", device.capabilities()),
+    ///     Err(Error::NoDevice { tried }) => println!("no NPU among {} nodes", tried.len()),
+    ///     Err(error) => println!("{error}"), // says what to do
+    /// }
+    /// ```
     ///
     /// # Errors
     /// As [`Device::open`].
@@ -114,6 +153,13 @@ impl OpenOptions {
     }
 
     /// As [`Device::open_path`].
+    ///
+    /// ```
+    /// use rknpu::{Error, OpenOptions};
+    ///
+    /// let missing = OpenOptions::new().open_path("/dev/dri/renderD999");
+    /// assert!(matches!(missing, Err(Error::NoNode { .. })));
+    /// ```
     ///
     /// # Errors
     /// As [`Device::open_path`].

@@ -17,6 +17,19 @@ pub const COMMANDS: usize = (AMOUNT + pc::TRAILER_COMMANDS) as usize;
 pub const BYTES: usize = COMMANDS * 8;
 
 /// Why a program must not reach the NPU.
+///
+/// ```
+/// use rknpu::Precision;
+/// use rknpu::program::{Matmul, ProgramError};
+///
+/// let matmul = Matmul {
+///     precision: Precision::Int8,
+///     m: 1, k: 1024, n: 1024,
+///     input: 0xffff_0008, weights: 0xfff0_0000, output: 0xffe0_0000,
+///     next: None,
+/// };
+/// assert!(matches!(matmul.encode(), Err(ProgramError::Address { what: "input", .. })));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProgramError {
@@ -178,6 +191,22 @@ const fn values(precision: Precision) -> Values {
 
 impl Matmul {
     /// The commands, trailer included.
+    ///
+    /// ```
+    /// use rknpu::Precision;
+    /// use rknpu::program::Matmul;
+    /// use rknpu::sys::regs::{Block, Command, dpu};
+    ///
+    /// let matmul = Matmul {
+    ///     precision: Precision::Fp16,
+    ///     m: 4, k: 512, n: 64,
+    ///     input: 0xffff_0000, weights: 0xfff0_0000, output: 0xffe0_0000,
+    ///     next: None,
+    /// };
+    /// let program = matmul.encode()?;
+    /// assert!(program.contains(&Command::new(Block::Dpu, dpu::DST_BASE_ADDR, 0xffe0_0000)));
+    /// # Ok::<(), rknpu::program::ProgramError>(())
+    /// ```
     ///
     /// # Errors
     /// [`ProgramError::Shape`] and [`ProgramError::Address`]: what the NPU would run wrongly or never
@@ -379,6 +408,13 @@ pub(crate) fn trailer(next: Option<(u64, u32)>) -> [Command; 4] {
 }
 
 /// Bytes of one output element.
+///
+/// ```
+/// use rknpu::{Precision, program::output_bytes};
+///
+/// assert_eq!(output_bytes(Precision::Int8), 4); // i32
+/// assert_eq!(output_bytes(Precision::Int4), 2); // i16
+/// ```
 pub const fn output_bytes(precision: Precision) -> u32 {
     match precision {
         Precision::Int8 | Precision::Fp16 => 4,

@@ -1,4 +1,15 @@
 //! The same arithmetic on the CPU, slowly and plainly: what results are checked against.
+//!
+//! ```
+//! use rknpu::{Layout, Precision, reference};
+//!
+//! let layout = Layout::new(64, 32, Precision::Int8)?;
+//! let mut tiled = vec![0; layout.bytes() as usize];
+//! reference::tile_i8(layout, |_, n| n as i8, &mut tiled);
+//! let out = reference::matmul_i8(layout, &tiled, &[1; 64]);
+//! assert_eq!(out[31], 64 * 31);
+//! # Ok::<(), rknpu::LayoutError>(())
+//! ```
 
 use half::f16;
 use rknpu_sys::layout::{LOW_NIBBLE_FIRST, Layout, Precision};
@@ -15,6 +26,16 @@ fn place(layout: Layout, k: u32, n: u32) -> Option<(usize, bool)> {
 
 /// Tiles an int8 weight, given element by element, into `out` of [`Layout::bytes`] bytes. Elements that
 /// lie beyond a shorter `out` are left out.
+///
+/// ```
+/// use rknpu::{Layout, Precision, reference};
+///
+/// let layout = Layout::new(32, 32, Precision::Int8)?;
+/// let mut tiled = vec![0; layout.bytes() as usize];
+/// reference::tile_i8(layout, |k, n| if n == 1 { k as i8 } else { 0 }, &mut tiled);
+/// assert_eq!(tiled[32..36], [0, 1, 2, 3]); // the 32 k of channel 1
+/// # Ok::<(), rknpu::LayoutError>(())
+/// ```
 pub fn tile_i8(layout: Layout, weight: impl Fn(u32, u32) -> i8, out: &mut [u8]) {
     each(layout, |k, n, at, _| {
         if let Some(byte) = out.get_mut(at) {
@@ -24,6 +45,16 @@ pub fn tile_i8(layout: Layout, weight: impl Fn(u32, u32) -> i8, out: &mut [u8]) 
 }
 
 /// Tiles an fp16 weight, as [`tile_i8`].
+///
+/// ```
+/// use rknpu::{Layout, Precision, f16, reference};
+///
+/// let layout = Layout::new(32, 16, Precision::Fp16)?;
+/// let mut tiled = vec![0; layout.bytes() as usize];
+/// reference::tile_f16(layout, |_, _| f16::ONE, &mut tiled);
+/// assert_eq!(tiled[..2], f16::ONE.to_le_bytes());
+/// # Ok::<(), rknpu::LayoutError>(())
+/// ```
 pub fn tile_f16(layout: Layout, weight: impl Fn(u32, u32) -> f16, out: &mut [u8]) {
     each(layout, |k, n, at, _| {
         if let Some(bytes) = out.get_mut(at..at + 2) {
@@ -33,6 +64,16 @@ pub fn tile_f16(layout: Layout, weight: impl Fn(u32, u32) -> f16, out: &mut [u8]
 }
 
 /// Tiles an int4 weight of values -8..=7, as [`tile_i8`].
+///
+/// ```
+/// use rknpu::{Layout, Precision, reference};
+///
+/// let layout = Layout::new(32, 64, Precision::Int4)?;
+/// let mut tiled = vec![0; layout.bytes() as usize];
+/// reference::tile_i4(layout, |k, _| if k == 0 { -1 } else { 1 }, &mut tiled);
+/// assert_eq!(tiled[0], 0x1f); // the even k in the low half
+/// # Ok::<(), rknpu::LayoutError>(())
+/// ```
 pub fn tile_i4(layout: Layout, weight: impl Fn(u32, u32) -> i8, out: &mut [u8]) {
     each(layout, |k, n, at, high| {
         if let Some(byte) = out.get_mut(at) {
@@ -71,6 +112,17 @@ pub fn matmul_i8(layout: Layout, tiled: &[u8], activations: &[i8]) -> Vec<i32> {
 }
 
 /// As [`matmul_i8`] for int4: each K slice's sum saturates as an i16, then they are added.
+///
+/// ```
+/// use rknpu::{Layout, Precision, reference};
+///
+/// let layout = Layout::new(1024, 64, Precision::Int4)?;
+/// let mut tiled = vec![0; layout.bytes() as usize];
+/// reference::tile_i4(layout, |_, _| 7, &mut tiled);
+/// let out = reference::matmul_i4(layout, &tiled, &[7; 1024]);
+/// assert_eq!(out[0], i32::from(i16::MAX)); // 50176 does not fit
+/// # Ok::<(), rknpu::LayoutError>(())
+/// ```
 pub fn matmul_i4(layout: Layout, tiled: &[u8], activations: &[i8]) -> Vec<i32> {
     let weight = |at: usize, high: bool| {
         let byte = tiled.get(at).copied().unwrap_or(0);
@@ -82,6 +134,17 @@ pub fn matmul_i4(layout: Layout, tiled: &[u8], activations: &[i8]) -> Vec<i32> {
 
 /// As [`matmul_i8`] for fp16, summed in f64. The NPU sums in another order and precision: compare
 /// with a tolerance, or use values whose sums are exact in f32.
+///
+/// ```
+/// use rknpu::{Layout, Precision, f16, reference};
+///
+/// let layout = Layout::new(32, 16, Precision::Fp16)?;
+/// let mut tiled = vec![0; layout.bytes() as usize];
+/// reference::tile_f16(layout, |_, n| f16::from_f32(n as f32 / 2.0), &mut tiled);
+/// let out = reference::matmul_f16(layout, &tiled, &[f16::ONE; 32]);
+/// assert_eq!(out[3], 48.0);
+/// # Ok::<(), rknpu::LayoutError>(())
+/// ```
 pub fn matmul_f16(layout: Layout, tiled: &[u8], activations: &[f16]) -> Vec<f32> {
     let weights = columns(layout, |at, _| {
         let bytes = tiled.get(at..at + 2);
@@ -128,6 +191,17 @@ fn columns<T>(layout: Layout, weight: impl Fn(usize, bool) -> T) -> Vec<T> {
 
 /// Bytes of `layout`'s weight filled with codes from a seed, the same on every machine: for probes and
 /// tests that need some weight. Values stay small, so that sums are exact in every precision.
+///
+/// ```
+/// use rknpu::{Layout, Precision, reference};
+///
+/// let layout = Layout::new(32, 32, Precision::Int8)?;
+/// let (mut one, mut two) = ([0; 4096], [0; 4096]);
+/// reference::fill(layout, 1, &mut one);
+/// reference::fill(layout, 1, &mut two);
+/// assert_eq!(one, two); // the same seed
+/// # Ok::<(), rknpu::LayoutError>(())
+/// ```
 pub fn fill(layout: Layout, seed: u64, out: &mut [u8]) {
     let mut state = seed | 1;
     match layout.precision() {

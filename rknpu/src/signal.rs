@@ -11,6 +11,15 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 
 /// Frees the device's buffers when the process is told to end, until it is dropped.
+///
+/// ```
+/// let device = rknpu::Device::simulated(Default::default())?;
+/// let cleanup = rknpu::clean_up_on_signals(&device)?;
+/// let buffer = device.domain(0)?.alloc(4096)?; // given back on ^C
+/// # drop(buffer);
+/// drop(cleanup); // signals do again what they did
+/// # Ok::<(), rknpu::Error>(())
+/// ```
 #[must_use = "dropping it ends the clean-up"]
 #[derive(Debug)]
 pub struct SignalCleanup {

@@ -22,6 +22,14 @@ pub(crate) use sim::Simulated;
 pub use sim::simulated;
 
 /// Driver version as `ACTION` reports it: 0.9.8 is 908.
+///
+/// ```
+/// use rknpu::kernel::DriverVersion;
+///
+/// let version = DriverVersion(907);
+/// assert_eq!(version.to_string(), "0.9.7");
+/// assert!(version >= DriverVersion::DOMAIN_IDS && version < DriverVersion::SAFE_DOMAINS);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DriverVersion(pub u32);
 
@@ -47,6 +55,18 @@ impl fmt::Debug for DriverVersion {
 }
 
 /// What to allocate.
+///
+/// ```
+/// use rknpu::kernel::{self, Create};
+/// use rknpu::sys::flags::MemFlags;
+///
+/// let kernel = kernel::simulated(&rknpu::sim::Machine::new(Default::default()));
+/// let flags = MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE;
+/// let object = kernel.create(&Create { size: 4096, flags, domain: 0 })?;
+/// assert_eq!(object.size(), 4096);
+/// kernel.destroy(object).map_err(|(_, errno)| errno)?;
+/// # Ok::<(), rknpu::Errno>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Create {
     /// Bytes, above 0 and below 4 GiB.
@@ -58,6 +78,21 @@ pub struct Create {
 }
 
 /// One core's share of work: a range of a task array.
+///
+/// ```
+/// use rknpu::kernel::{self, Create, Submission};
+/// use rknpu::sys::flags::MemFlags;
+///
+/// let kernel = kernel::simulated(&rknpu::sim::Machine::new(Default::default()));
+/// let flags =
+///     MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE | MemFlags::KERNEL_MAPPING;
+/// let tasks = kernel.create(&Create { size: 4096, flags, domain: 0 })?;
+/// let one = Submission { tasks: &tasks, start: 0, count: 1, domain: 0, core: 0, timeout_ms: 100 };
+/// assert!(one.is_sound());
+/// assert!(!Submission { count: 103, ..one }.is_sound()); // a page holds 102
+/// kernel.destroy(tasks).map_err(|(_, errno)| errno)?;
+/// # Ok::<(), rknpu::Errno>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Submission<'a> {
     /// Buffer with the task array; it has a kernel mapping.
@@ -76,12 +111,38 @@ pub struct Submission<'a> {
 
 impl Submission<'_> {
     /// The core as a mask.
+    ///
+    /// ```
+    /// # use rknpu::kernel::{self, Create, Submission};
+    /// # use rknpu::sys::flags::{CoreMask, MemFlags};
+    /// # let kernel = kernel::simulated(&rknpu::sim::Machine::new(Default::default()));
+    /// # let flags = MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE | MemFlags::KERNEL_MAPPING;
+    /// # let tasks = kernel.create(&Create { size: 4096, flags, domain: 0 })?;
+    /// # let one = Submission { tasks: &tasks, start: 0, count: 1, domain: 0, core: 0, timeout_ms: 100 };
+    /// let on_core_2 = Submission { core: 2, ..one };
+    /// assert_eq!(on_core_2.mask(), CoreMask::CORE2);
+    /// # kernel.destroy(tasks).map_err(|(_, errno)| errno)?;
+    /// # Ok::<(), rknpu::Errno>(())
+    /// ```
     pub fn mask(&self) -> CoreMask {
         CoreMask::from_bits_retain(1 << self.core)
     }
 
     /// Whether the driver may be asked: it checks none of this, and reads and writes past the task
     /// buffer when the range is wrong.
+    ///
+    /// ```
+    /// # use rknpu::kernel::{self, Create, Submission};
+    /// # use rknpu::sys::flags::MemFlags;
+    /// # let kernel = kernel::simulated(&rknpu::sim::Machine::new(Default::default()));
+    /// # let flags = MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE | MemFlags::KERNEL_MAPPING;
+    /// # let tasks = kernel.create(&Create { size: 4096, flags, domain: 0 })?;
+    /// # let one = Submission { tasks: &tasks, start: 0, count: 1, domain: 0, core: 0, timeout_ms: 100 };
+    /// assert!(!Submission { count: 0, ..one }.is_sound()); // the driver would read before the array
+    /// assert!(!Submission { timeout_ms: 1 << 31, ..one }.is_sound()); // a wait without end
+    /// # kernel.destroy(tasks).map_err(|(_, errno)| errno)?;
+    /// # Ok::<(), rknpu::Errno>(())
+    /// ```
     pub fn is_sound(&self) -> bool {
         let end = u64::from(self.start) + u64::from(self.count);
         end * size_of::<Task>() as u64 <= self.tasks.size()
@@ -92,6 +153,13 @@ impl Submission<'_> {
 }
 
 /// What the driver reports of a submission, also when it failed.
+///
+/// ```
+/// use rknpu::kernel::Completion;
+///
+/// let nothing_ran = Completion::default();
+/// assert!(nothing_ran.tasks_done == 0 && nothing_ran.busy.is_zero());
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completion {
     /// Tasks done.
@@ -106,6 +174,69 @@ pub struct Completion {
 /// [`Device::with_kernel`](crate::Device::with_kernel). Implementing it needs no `unsafe` by itself: the
 /// promises are those of [`Object::from_raw`] and [`Mapping::from_raw`]. Calls must be safe from any
 /// thread; the device makes sure that none names another domain than the one whose jobs run.
+///
+/// One around another, for a test that wants to know what a program asks of the driver:
+///
+/// ```
+/// use rknpu::kernel::{self, Completion, Create, Kernel, Mapping, Object, Submission};
+/// use rknpu::sys::flags::SyncFlags;
+/// use rknpu::{Device, Errno, OpenOptions, sim::Machine};
+/// use std::os::fd::BorrowedFd;
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use std::time::Duration;
+///
+/// #[derive(Debug)]
+/// struct Counted {
+///     inner: Arc<dyn Kernel>,
+///     created: AtomicU64,
+/// }
+///
+/// impl Kernel for Counted {
+///     fn create(&self, create: &Create) -> Result<Object, Errno> {
+///         self.created.fetch_add(create.size, Ordering::Relaxed);
+///         self.inner.create(create)
+///     }
+///     // All others hand the call on.
+/// #     fn node(&self) -> &str {
+/// #         self.inner.node()
+/// #     }
+/// #     fn action(&self, code: u32, value: u32) -> Result<u32, Errno> {
+/// #         self.inner.action(code, value)
+/// #     }
+/// #     fn map(&self, object: &Object) -> Result<Mapping, Errno> {
+/// #         self.inner.map(object)
+/// #     }
+/// #     fn sync(&self, o: &Object, flags: SyncFlags, at: u64, len: u64) -> Result<(), Errno> {
+/// #         self.inner.sync(o, flags, at, len)
+/// #     }
+/// #     fn destroy(&self, object: Object) -> Result<(), (Object, Errno)> {
+/// #         self.inner.destroy(object)
+/// #     }
+/// #     fn abandon(&self, object: &Object) -> Result<(), Errno> {
+/// #         self.inner.abandon(object)
+/// #     }
+/// #     fn submit(&self, submission: &Submission<'_>) -> (Completion, Result<(), Errno>) {
+/// #         self.inner.submit(submission)
+/// #     }
+/// #     fn fences(&self, submission: &Submission<'_>) -> Result<bool, Errno> {
+/// #         self.inner.fences(submission)
+/// #     }
+/// #     fn import(&self, dma_buf: BorrowedFd<'_>) -> Result<Object, Errno> {
+/// #         self.inner.import(dma_buf)
+/// #     }
+/// #     fn pause(&self, time: Duration) {
+/// #         self.inner.pause(time)
+/// #     }
+/// }
+///
+/// let inner = kernel::simulated(&Machine::new(Default::default()));
+/// let counted = Arc::new(Counted { inner, created: AtomicU64::new(0) });
+/// let device = Device::with_kernel(counted.clone(), &OpenOptions::new())?;
+/// let _buffer = device.domain(0)?.alloc(8192)?;
+/// assert_eq!(counted.created.load(Ordering::Relaxed), 8192);
+/// # Ok::<(), rknpu::Error>(())
+/// ```
 pub trait Kernel: Send + Sync + fmt::Debug {
     /// Where it is: a path, or `sim`.
     fn node(&self) -> &str;

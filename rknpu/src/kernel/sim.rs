@@ -27,6 +27,15 @@ impl Simulated {
 }
 
 /// A kernel on a simulated machine, to wrap in another [`Kernel`]: one that counts, delays or fails.
+///
+/// ```
+/// use rknpu::kernel;
+/// use rknpu::sys::action;
+///
+/// let kernel = kernel::simulated(&rknpu::sim::Machine::new(Default::default()));
+/// assert_eq!(kernel.action(action::GET_DRV_VERSION, 0)?, 908);
+/// # Ok::<(), rknpu::Errno>(())
+/// ```
 pub fn simulated(machine: &Machine) -> Arc<dyn Kernel> {
     Arc::new(Simulated::open(machine))
 }

@@ -13,6 +13,13 @@ use crate::program::{AMOUNT, Matmul};
 use crate::reference;
 
 /// How a core took its job.
+///
+/// ```
+/// let device = rknpu::Device::simulated(Default::default())?;
+/// let report = rknpu::probe::cores(&device)?;
+/// assert_eq!((report.cores[1].core, report.cores[1].right), (1, Some(true)));
+/// # Ok::<(), rknpu::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CoreOutcome {
@@ -28,12 +35,31 @@ pub struct CoreOutcome {
 
 impl CoreOutcome {
     /// Whether the core ran its job and got it right.
+    ///
+    /// ```
+    /// use rknpu::sim::{Fault, Machine};
+    ///
+    /// let machine = Machine::new(Default::default());
+    /// let device = rknpu::Device::simulated_on(&machine)?;
+    /// machine.inject(Fault::Hang { core: Some(2), after: 0, times: 1 });
+    /// let works: Vec<bool> =
+    ///     rknpu::probe::cores(&device)?.cores.iter().map(|core| core.works()).collect();
+    /// assert_eq!(works, [true, true, false]);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn works(&self) -> bool {
         self.right == Some(true)
     }
 }
 
 /// What [`cores`] found.
+///
+/// ```
+/// let device = rknpu::Device::simulated(Default::default())?;
+/// let report = rknpu::probe::cores(&device)?;
+/// assert!(report.to_string().starts_with("core 0: works"));
+/// # Ok::<(), rknpu::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CoresReport {
@@ -66,6 +92,16 @@ impl fmt::Display for CoresReport {
 /// Runs a tiny job on each core, checked against the CPU.
 ///
 /// A core that does not run its job costs the device's timeout and a reset of the NPU.
+///
+/// ```
+/// use rknpu::{Device, probe, sim::Config};
+///
+/// let device = Device::simulated(Config { fences: false, ..Config::default() })?;
+/// let report = probe::cores(&device)?;
+/// assert!(report.cores.iter().all(|core| core.works()));
+/// assert_eq!(report.fences, Some(false)); // as on stock kernels
+/// # Ok::<(), rknpu::Error>(())
+/// ```
 ///
 /// # Errors
 /// [`Error::CoreLeased`] when a core is in use; what allocating meets. That a core does not run is no

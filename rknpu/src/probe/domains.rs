@@ -14,6 +14,15 @@ use crate::reference;
 const ROWS: usize = 4;
 
 /// What [`domains`] found.
+///
+/// ```
+/// use rknpu::{Device, probe};
+///
+/// let device = Device::simulated(Default::default())?;
+/// let report = probe::domains(&device, 2, 1 << 20, 4)?;
+/// assert_eq!((report.domains, report.jobs, report.wrong), (2, 8, 0)); // four rounds
+/// # Ok::<(), rknpu::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DomainsReport {

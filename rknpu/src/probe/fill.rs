@@ -13,6 +13,15 @@ use crate::error::{Error, Result};
 const ROUNDS: usize = 5;
 
 /// One way of mapping.
+///
+/// ```
+/// use rknpu::{Device, probe};
+///
+/// let device = Device::simulated(Default::default())?;
+/// let report = probe::fill(&device.domain(0)?, 1 << 16)?;
+/// assert!(report.rates.iter().any(|rate| rate.mapping == "cacheable"));
+/// # Ok::<(), rknpu::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FillRate {
@@ -23,6 +32,15 @@ pub struct FillRate {
 }
 
 /// What [`fill`] found.
+///
+/// ```
+/// use rknpu::{Device, probe};
+///
+/// let device = Device::simulated(Default::default())?;
+/// let report = probe::fill(&device.domain(0)?, 1 << 16)?;
+/// assert_eq!(report.bytes, 1 << 16);
+/// # Ok::<(), rknpu::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FillReport {
@@ -34,6 +52,15 @@ pub struct FillReport {
 
 impl FillReport {
     /// 10⁹ bytes per second.
+    ///
+    /// ```
+    /// use rknpu::{Device, probe};
+    ///
+    /// let device = Device::simulated(Default::default())?;
+    /// let report = probe::fill(&device.domain(0)?, 1 << 16)?;
+    /// assert!(report.rates.iter().all(|rate| report.gb_per_s(rate) > 0.0));
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn gb_per_s(&self, rate: &FillRate) -> f64 {
         super::gb_per_s(self.bytes, rate.time)
     }

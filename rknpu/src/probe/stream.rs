@@ -28,6 +28,15 @@ pub struct StreamReport {
 
 impl StreamReport {
     /// Whether all went through and nothing is left.
+    ///
+    /// ```
+    /// use rknpu::{Device, probe};
+    ///
+    /// let device = Device::simulated(Default::default())?;
+    /// let report = probe::stream(&device.domain(0)?, 1 << 20, 8, |_, bytes| bytes.fill(1))?;
+    /// assert!(report.is_clean() && report.left == 0);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn is_clean(&self) -> bool {
         self.done == self.wanted && self.left == 0
     }
