@@ -46,9 +46,10 @@
 //! # Safety
 //!
 //! Nothing public is unsafe. What files say is checked before it is believed, in code that forbids
-//! `unsafe`: no input makes a reader panic. One promise is asked of the user, that nobody shortens a
-//! file while it is mapped ([`Mapping`]); where that cannot be promised, packs are read by position
-//! ([`pack::Access::Pread`]).
+//! `unsafe`: no input makes a reader panic. One promise is asked of the user, and only where files are
+//! mapped: that nobody shortens them meanwhile ([`Mapping`]). Models are read by position unless
+//! [`model::Read::Mapped`] asks for a mapping; packs are mapped unless [`pack::Access::Pread`] is asked
+//! for, since nobody shortens those that this library writes.
 //!
 //! The crate has no features. Every byte of a pack is described in [`_orkpack`].
 

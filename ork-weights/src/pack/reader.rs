@@ -192,7 +192,7 @@ impl<S: Source> Pack<S> {
         &self.entries
     }
 
-    /// The weight of this name, by binary search.
+    /// The weight of this name, by a binary search over hashes.
     ///
     /// ```
     /// use ork_weights::pack::Pack;
