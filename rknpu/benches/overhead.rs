@@ -1,4 +1,5 @@
-//! What a matmul costs the CPU besides the driver: submitting, and moving activations and results.
+//! What a matmul costs the CPU besides the driver: submitting, and moving activations and results or
+//! leaving them where they are.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -15,6 +16,7 @@ fn main() {
     let bench = Bench::from_args();
     submit(&bench);
     gather_and_scatter(&bench);
+    in_place(&bench);
 }
 
 /// A warm submit of one row: our share of the time, the driver's calls taking none.
@@ -71,6 +73,72 @@ fn gather_and_scatter(bench: &Bench) {
                 || to.copy_from_slice(&from),
             );
         });
+    }
+}
+
+/// What a pass does around a product, rows quantised from floats and results scaled into floats, with
+/// copies in between against in place.
+fn in_place(bench: &Bench) {
+    let (m, size) = if bench.measures() { (128, 4096) } else { (8, 1056) };
+    for (k, n) in [(size, size), (1024, size)] {
+        let name = format!("copied/in place, K={k} N={n}");
+        if !bench.wants(&name) {
+            continue;
+        }
+        let layout = Layout::new(k, n, Precision::Int8).unwrap();
+        with_matmul(m, layout, 3, |matmul, weight| {
+            let (k, n) = (k as usize, n as usize);
+            let floats: Vec<f32> = (0..m * k).map(|i| (i % 251) as f32 - 125.0).collect();
+            let (mut scaled, mut again) = (vec![0f32; m * n], vec![0f32; m * n]);
+            let (mut inputs, mut out) = (vec![0i8; m * k], vec![0i32; m * n]);
+            let bytes = (m * (k + 4 * n)) as u64;
+            // One closure has the matmul at a time.
+            let matmul = std::cell::RefCell::new(matmul);
+            bench.compare(
+                &name,
+                1.0,
+                bytes,
+                || {
+                    let matmul = &mut *matmul.borrow_mut();
+                    let mut rows = matmul.activations().lease(m, k as u32).unwrap();
+                    for (row, floats) in floats.chunks_exact(k).enumerate() {
+                        for (range, run) in rows.row_mut(row).unwrap() {
+                            quantise(&floats[range.start as usize..range.end as usize], run);
+                        }
+                    }
+                    let rows = rows.to_device().unwrap();
+                    let mut product = matmul.multiply(weight, &rows).unwrap();
+                    while let Some(outputs) = product.next_columns().unwrap() {
+                        for (row, scaled) in scaled.chunks_exact_mut(n).enumerate() {
+                            for segment in outputs.row(row) {
+                                segment.sums(|columns, sums| {
+                                    let columns = columns.start as usize..columns.end as usize;
+                                    scale(sums, &mut scaled[columns]);
+                                });
+                            }
+                        }
+                    }
+                },
+                || {
+                    let matmul = &mut *matmul.borrow_mut();
+                    quantise(&floats, &mut inputs);
+                    matmul.run(weight, &inputs, &mut out).unwrap();
+                    scale(&out, &mut again);
+                },
+            );
+        });
+    }
+}
+
+fn quantise(floats: &[f32], codes: &mut [i8]) {
+    for (code, float) in codes.iter_mut().zip(floats) {
+        *code = (float * 0.99) as i8;
+    }
+}
+
+fn scale(results: &[i32], floats: &mut [f32]) {
+    for (float, result) in floats.iter_mut().zip(results) {
+        *float = *result as f32 * 0.01;
     }
 }
 

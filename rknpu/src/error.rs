@@ -267,7 +267,7 @@ pub enum Error {
     /// A shape beyond what a matmul was made for, or the NPU can do.
     #[error("{what} = {value} is not possible here; the limit is {limit}")]
     Shape {
-        /// The dimension: M, K, N.
+        /// The dimension: M, K, N, or a row's number.
         what: &'static str,
         /// What was asked for.
         value: u64,
@@ -308,6 +308,16 @@ pub enum Error {
         /// Column.
         column: usize,
     },
+    /// The memory for a matmul's activations is leased already.
+    #[error(
+        "the matmul's activations are leased already: it reads them at one address, always; drop those rows first"
+    )]
+    ActivationsLeased,
+    /// Rows of another matmul's memory.
+    #[error(
+        "the rows were leased from another matmul, and each reads its own, at one address, always: lease them from this one"
+    )]
+    ForeignActivations,
     /// Buffers of different domains, or of different devices, in one job.
     #[error("a job runs in one domain: {what} is in domain {got}, the job in domain {want}")]
     ForeignDomain {

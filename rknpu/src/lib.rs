@@ -246,7 +246,10 @@ pub use health::{Health, Incident, PostMortem, Recovery};
 pub use import::DmaBuf;
 pub use job::{Job, Rejected, Running};
 pub use lock::LockPolicy;
-pub use matmul::{Element, Fp16, Int4, Int8, JobStats, Matmul, MatmulLimits, WeightRef};
+pub use matmul::{
+    Activations, Element, Fp16, Int4, Int8, JobStats, Matmul, MatmulLimits, Outputs, Product, Rows,
+    Segment, WeightRef,
+};
 pub use open::OpenOptions;
 #[cfg(feature = "sim")]
 pub use rknpu_sim as sim;

@@ -1,4 +1,4 @@
-//! A warm matmul allocates nothing, on one core or three, in one block or many.
+//! A warm matmul allocates nothing, on one core or three, in one block or many, copying or in place.
 
 mod support;
 
@@ -27,5 +27,23 @@ fn a_warm_run_allocates_nothing() {
             matmul.run(&weight, &activations, &mut out).unwrap();
         }
         assert_eq!(ratio::allocations() - before, 0, "M={m} K={k} N={n}");
+
+        let m = m.min(matmul.activations().rows(k));
+        let before = ratio::allocations();
+        let mut sum = 0;
+        for _ in 0..100 {
+            let mut rows = matmul.activations().lease(m, k).unwrap();
+            for row in 0..m {
+                rows.row_mut(row).unwrap().for_each(|(_, run)| run.fill(1));
+            }
+            let rows = rows.to_device().unwrap();
+            let mut product = matmul.multiply(&weight, &rows).unwrap();
+            while let Some(outputs) = product.next_columns().unwrap() {
+                for row in 0..m {
+                    outputs.row(row).for_each(|segment| sum += segment.iter().sum::<i32>());
+                }
+            }
+        }
+        assert_eq!(ratio::allocations() - before, 0, "in place: M={m} K={k} N={n}, {sum}");
     }
 }

@@ -49,6 +49,20 @@ fn steps(device: &Device) -> Result<(), Error> {
         let mut out = vec![0; M * N as usize];
         matmul.run(&WeightRef::new(&packed, 0, layout)?, &activations, &mut out)?;
         assert_eq!(out, want, "a run that reports success has run");
+        // The same without copies: rows and results where the NPU has them.
+        let mut rows = matmul.activations().lease(M, K)?;
+        for (row, inputs) in activations.chunks(K as usize).enumerate() {
+            rows.write_row(row, inputs)?;
+        }
+        let rows = rows.to_device()?;
+        let weight = WeightRef::new(&packed, 0, layout)?;
+        out.fill(-1);
+        let mut product = matmul.multiply(&weight, &rows)?;
+        while let Some(outputs) = product.next_columns()? {
+            outputs.copy_to(&mut out)?;
+        }
+        assert_eq!(out, want, "columns that are given have been multiplied");
+        drop(rows);
         // Another weight through the same buffer.
         let mut slot = packed.reclaim();
         reference::fill(layout, 2, slot.as_mut_slice());
@@ -163,7 +177,10 @@ fn every_call_may_fail_once() {
 
 #[test]
 fn a_hanging_job_is_run_again_after_a_reset() {
-    let starts = 4;
+    let clean = machine();
+    scenario(&clean, &mut Health::default()).unwrap();
+    let starts = clean.report().calls[&CallKind::Submit].ok as u32;
+    assert!(starts >= 6);
     for after in 0..starts {
         let machine = machine();
         machine.inject(Fault::Hang { core: None, after, times: 1 });
@@ -176,6 +193,41 @@ fn a_hanging_job_is_run_again_after_a_reset() {
         assert_eq!((report.m, report.k, report.n), (M as u64, K, N));
         assert_nothing_left(&machine, "a hang");
     }
+}
+
+/// Columns that could not be multiplied come again with the next call.
+#[test]
+fn a_product_goes_on_after_a_call_that_failed() {
+    let machine = machine();
+    let device = Device::simulated_on(&machine).unwrap();
+    let domain = device.domain(0).unwrap();
+    let layout = Layout::new(64, 64, Precision::Int8).unwrap();
+    let weight = domain.alloc(layout.bytes() as usize).unwrap().to_device().unwrap();
+    let weight = WeightRef::new(&weight, 0, layout).unwrap();
+    let limits = MatmulLimits { rows: 1, k: 64, n: 64 };
+    let mut matmul = Matmul::int8(&domain, &device.cores().unwrap(), limits).unwrap();
+    let fail = |after| {
+        let (kind, errno) = (CallKind::MemSync, Errno::INVAL);
+        machine.inject(Fault::Call { kind, after, times: 1, errno });
+    };
+    // Handing rows over gives them back when it fails.
+    let mut rows = matmul.activations().lease(1, 64).unwrap();
+    rows.write_row(0, &[1; 64]).unwrap();
+    fail(0);
+    let rejected = rows.to_device().unwrap_err();
+    assert!(matches!(rejected.error, Error::Driver { .. }), "{rejected}");
+    let rows = rejected.kept.to_device().unwrap();
+    let mut product = matmul.multiply(&weight, &rows).unwrap();
+    // The programs' sync, and the results'.
+    for after in [0, 1] {
+        fail(after);
+        let error = product.next_columns().unwrap_err();
+        assert!(matches!(error, Error::Driver { .. }), "{error}");
+    }
+    let outputs = product.next_columns().unwrap().unwrap();
+    assert_eq!(outputs.columns(), 0..64);
+    assert!(product.next_columns().unwrap().is_none());
+    assert!(device.health().is_good());
 }
 
 #[test]
@@ -191,11 +243,11 @@ fn a_job_that_hangs_twice_wedges_the_device_which_then_keeps_its_buffers() {
     let health = device.health();
     assert!(!health.is_good());
     assert_eq!(health.wedged.as_deref(), Some(&**report));
-    // The matmul's three buffers and the weight: the NPU may still write to them.
-    assert_eq!(health.leaked_buffers, 4);
+    // The matmul's four buffers and the weight: the NPU may still write to them.
+    assert_eq!(health.leaked_buffers, 5);
     let domain = device.domain(5).unwrap();
     assert!(matches!(domain.alloc(4096), Err(Error::Wedged(_))));
-    assert_eq!(machine.report().handles, 4);
+    assert_eq!(machine.report().handles, 5);
 
     // Another process would find a usable NPU.
     scenario(&machine, &mut Health::default()).unwrap();

@@ -147,6 +147,26 @@ fn a_wide_weight_is_cut_into_slices_of_8192_columns() {
     assert_eq!(out, reference::matmul_i8(layout, &tiled, &activations));
 }
 
+/// The last N slice may have fewer tiles than the first has cores.
+#[test]
+fn a_last_slice_of_few_columns_is_multiplied_on_some_of_the_cores() {
+    for more in [32, 64, 96] {
+        let device = Device::simulated(Config { mode: Mode::Strict, ..Config::default() }).unwrap();
+        let layout = Layout::new(1056, 8192 + more, Precision::Int8).unwrap();
+        let (buffer, tiled) = weight(&device, 0, layout, 3);
+        let cores = device.cores().unwrap();
+        let mut matmul = Matmul::int8(buffer.domain(), &cores, limits(layout, 2)).unwrap();
+        let weight = WeightRef::new(&buffer, 0, layout).unwrap();
+        for seed in [5, 6] {
+            let activations = codes(seed, 2 * 1056, -128);
+            let mut out = vec![0; 2 * layout.n() as usize];
+            let stats = matmul.run(&weight, &activations, &mut out).unwrap();
+            assert_eq!(stats.cores, 3);
+            assert_eq!(out, reference::matmul_i8(layout, &tiled, &activations), "{more} {seed}");
+        }
+    }
+}
+
 #[test]
 fn one_matmul_serves_every_shape_within_its_limits() {
     let device = Device::simulated(Config::default()).unwrap();

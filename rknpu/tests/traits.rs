@@ -4,8 +4,8 @@ use static_assertions::{assert_impl_all, assert_not_impl_any};
 
 use rknpu::buffer::{Device as OnDevice, Host, Imported};
 use rknpu::{
-    Active, Arena, Buffer, Core, Cores, Device, DmaBuf, Domain, Error, Job, Matmul, Running,
-    WeightRef,
+    Activations, Active, Arena, Buffer, Core, Cores, Device, DmaBuf, Domain, Error, Int8, Job,
+    Matmul, Rows, Running, WeightRef,
 };
 
 // Shared by handle, from any thread.
@@ -13,6 +13,7 @@ assert_impl_all!(Device: Clone, Send, Sync);
 assert_impl_all!(Domain: Clone, Send, Sync);
 assert_impl_all!(Arena: Clone, Send, Sync);
 assert_impl_all!(Cores: Clone, Send, Sync);
+assert_impl_all!(Activations<Int8>: Clone, Send, Sync);
 
 // One owner each, which may move between threads.
 assert_impl_all!(Buffer<Host>: Send, Sync);
@@ -23,6 +24,8 @@ assert_impl_all!(Core: Send);
 assert_impl_all!(Job: Send);
 assert_impl_all!(Running: Send);
 assert_impl_all!(Matmul: Send);
+assert_impl_all!(Rows<Int8, Host>: Send, Sync);
+assert_impl_all!(Rows<Int8, OnDevice>: Send, Sync);
 assert_not_impl_any!(Buffer<Host>: Clone, Copy);
 assert_not_impl_any!(Buffer<OnDevice>: Clone, Copy);
 assert_not_impl_any!(Buffer<Imported>: Clone, Copy);
@@ -31,6 +34,8 @@ assert_not_impl_any!(Core: Clone, Copy);
 assert_not_impl_any!(Job: Clone, Copy);
 assert_not_impl_any!(Running: Clone, Copy);
 assert_not_impl_any!(Matmul: Clone, Copy);
+assert_not_impl_any!(Rows<Int8, Host>: Clone, Copy);
+assert_not_impl_any!(Rows<Int8, OnDevice>: Clone, Copy);
 
 // Bound to its thread: what it keeps another thread from is told by thread.
 assert_not_impl_any!(Active: Send, Sync, Clone);
@@ -47,6 +52,7 @@ const _: () = {
     is_static::<Core>();
     is_static::<Domain>();
     is_static::<Matmul>();
+    is_static::<Rows<Int8, OnDevice>>();
 };
 
 #[test]

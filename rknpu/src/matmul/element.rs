@@ -1,7 +1,7 @@
 //! Element types: what goes in, what comes out, and how rows reach the NPU and results come back.
 
 use half::f16;
-use half::slice::HalfFloatSliceExt;
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use rknpu_sys::layout::Precision;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -22,6 +22,15 @@ pub enum Fp16 {}
 pub enum Int4 {}
 
 /// An element type of a [`Matmul`](super::Matmul).
+///
+/// | type | `Input` | `Stored` | `Partial` | `Output` |
+/// |---|---|---|---|---|
+/// | [`Int8`] | `i8` | `i8` | `i32` | `i32` |
+/// | [`Fp16`] | `f16` | `f16` | `f32` | `f32` |
+/// | [`Int4`] | `i8`, -8 to 7 | `u8`, two inputs each, the first in the low half | `i16` | `i32` |
+///
+/// `Input` is what rows are copied from, `Stored` what they are in the device's memory; `Partial` is what
+/// the NPU writes for a K slice, `Output` the sum of those.
 pub trait Element: sealed::Steps {}
 
 impl Element for Int8 {}
@@ -34,23 +43,27 @@ pub(crate) mod sealed {
     /// The steps around a job.
     pub trait Steps {
         /// Of the activations.
-        type Input: Copy;
+        type Input: Copy + 'static;
+        /// Of the activations in the device's memory.
+        type Stored: Copy + 'static;
         /// Of the NPU's results for a K slice.
-        type Partial: FromBytes + Immutable + Copy;
+        type Partial: FromBytes + Immutable + Copy + 'static;
         /// Of the results.
-        type Output: Copy;
-        /// Weights' and activations'.
+        type Output: Copy + Default + 'static;
+        /// As the device calls it.
         const PRECISION: Precision;
 
         /// Refuses values that the NPU cannot take.
         fn check(activations: &[Self::Input], k: usize) -> Result<()>;
 
         /// Writes inputs of one row as the NPU reads them.
-        fn gather(inputs: &[Self::Input], out: &mut [u8]);
+        fn write(inputs: &[Self::Input], out: &mut [u8]);
 
-        /// Writes the sums of a row's partial results, one from each K slice, `apart` elements from the
-        /// other.
-        fn scatter(parts: &[Self::Partial], apart: usize, slices: usize, out: &mut [Self::Output]);
+        /// Device memory as what is stored there.
+        fn stored(bytes: &mut [u8]) -> Option<&mut [Self::Stored]>;
+
+        /// Adds the next K slice's result.
+        fn add(sum: Self::Output, part: Self::Partial) -> Self::Output;
     }
 }
 
@@ -63,6 +76,7 @@ pub(crate) const fn result_bytes<E: Steps>() -> usize {
 
 impl Steps for Int8 {
     type Input = i8;
+    type Stored = i8;
     type Partial = i32;
     type Output = i32;
     const PRECISION: Precision = Precision::Int8;
@@ -72,19 +86,24 @@ impl Steps for Int8 {
     }
 
     #[inline]
-    fn gather(inputs: &[i8], out: &mut [u8]) {
+    fn write(inputs: &[i8], out: &mut [u8]) {
         out.copy_from_slice(inputs.as_bytes());
     }
 
+    fn stored(bytes: &mut [u8]) -> Option<&mut [i8]> {
+        <[i8]>::mut_from_bytes(bytes).ok()
+    }
+
     #[inline]
-    fn scatter(parts: &[i32], apart: usize, slices: usize, out: &mut [i32]) {
+    fn add(sum: i32, part: i32) -> i32 {
         // K is bounded so that no sum of products leaves i32.
-        sum(parts, apart, slices, out, i32::wrapping_add);
+        sum.wrapping_add(part)
     }
 }
 
 impl Steps for Fp16 {
     type Input = f16;
+    type Stored = f16;
     type Partial = f32;
     type Output = f32;
     const PRECISION: Precision = Precision::Fp16;
@@ -94,18 +113,23 @@ impl Steps for Fp16 {
     }
 
     #[inline]
-    fn gather(inputs: &[f16], out: &mut [u8]) {
+    fn write(inputs: &[f16], out: &mut [u8]) {
         out.copy_from_slice(inputs.reinterpret_cast().as_bytes());
     }
 
+    fn stored(bytes: &mut [u8]) -> Option<&mut [f16]> {
+        <[u16]>::mut_from_bytes(bytes).ok().map(|bits| bits.reinterpret_cast_mut())
+    }
+
     #[inline]
-    fn scatter(parts: &[f32], apart: usize, slices: usize, out: &mut [f32]) {
-        sum(parts, apart, slices, out, |a: f32, b| a + b);
+    fn add(sum: f32, part: f32) -> f32 {
+        sum + part
     }
 }
 
 impl Steps for Int4 {
     type Input = i8;
+    type Stored = u8;
     type Partial = i16;
     type Output = i32;
     const PRECISION: Precision = Precision::Int4;
@@ -120,43 +144,46 @@ impl Steps for Int4 {
     }
 
     #[inline]
-    fn gather(inputs: &[i8], out: &mut [u8]) {
+    fn write(inputs: &[i8], out: &mut [u8]) {
         for (byte, pair) in out.iter_mut().zip(inputs.chunks_exact(2)) {
             *byte = (pair[0] as u8 & 0xf) | (pair[1] as u8) << 4;
         }
     }
 
+    fn stored(bytes: &mut [u8]) -> Option<&mut [u8]> {
+        Some(bytes)
+    }
+
     #[inline]
-    fn scatter(parts: &[i16], apart: usize, slices: usize, out: &mut [i32]) {
-        sum(parts, apart, slices, out, |a: i32, b| a + i32::from(b));
+    fn add(sum: i32, part: i16) -> i32 {
+        sum + i32::from(part)
     }
 }
 
-/// Sums a row's partial results into `out`, two slices at a time, so that `out` is passed over half as
-/// often. `parts` has a row of `out.len()` for each slice, `apart` elements from each other: the plan
-/// that laid them out is the caller's.
+/// Writes the sums of a row's partial results, one from each K slice, into `out`: two slices at a
+/// time, so that `out` is passed over half as often. `parts` has a row of `out.len()` for each slice,
+/// `apart` elements from each other: the plan that laid them out is the caller's.
 #[inline]
-fn sum<P: Copy, O: Copy + Default>(
-    parts: &[P],
+pub(crate) fn sum<E: Steps>(
+    parts: &[E::Partial],
     apart: usize,
     slices: usize,
-    out: &mut [O],
-    add: impl Fn(O, P) -> O,
+    out: &mut [E::Output],
 ) {
     let len = out.len();
     let row = |slice: usize| &parts[slice * apart..][..len];
     for slice in (0..slices).step_by(2) {
         let (a, b) = (row(slice), (slice + 1 < slices).then(|| row(slice + 1)));
-        let start = |o: O| if slice == 0 { O::default() } else { o };
+        let start = |o: E::Output| if slice == 0 { E::Output::default() } else { o };
         match b {
             Some(b) => {
                 for ((o, &a), &b) in out.iter_mut().zip(a).zip(b) {
-                    *o = add(add(start(*o), a), b);
+                    *o = E::add(E::add(start(*o), a), b);
                 }
             }
             None => {
                 for (o, &a) in out.iter_mut().zip(a) {
-                    *o = add(start(*o), a);
+                    *o = E::add(start(*o), a);
                 }
             }
         }
@@ -178,7 +205,7 @@ mod tests {
                 .collect();
             let ones: i32 = (0..slices).map(|s| 10i32.pow(s as u32)).sum();
             let mut out = [-7; 3];
-            Int8::scatter(&parts, 5, slices, &mut out);
+            sum::<Int8>(&parts, 5, slices, &mut out);
             assert_eq!(out, [ones, 2 * ones, 3 * ones]);
         }
     }
@@ -186,7 +213,7 @@ mod tests {
     #[test]
     fn int4_values_are_packed_low_nibble_first_and_checked() {
         let mut out = [0u8; 2];
-        Int4::gather(&[-8, 7, -1, 0], &mut out);
+        Int4::write(&[-8, 7, -1, 0], &mut out);
         assert_eq!(out, [0x78, 0x0f]);
         let error = Int4::check(&[0, 7, -9, 0], 2).unwrap_err();
         assert!(matches!(error, Error::Int4Range { value: -9, row: 1, column: 0 }));

@@ -1,26 +1,30 @@
 //! Matrix multiplication on the NPU.
 
+mod activations;
 mod element;
+mod outputs;
 pub(crate) mod plan;
+mod product;
 mod scratch;
 
 use std::fmt;
-use std::marker::PhantomData;
 use std::time::Duration;
 
 use rknpu_sys::layout::{Layout, Precision};
 use rknpu_sys::regs::ATOM_BYTES;
 
+pub use activations::{Activations, Rows};
 pub use element::{Element, Fp16, Int4, Int8};
+pub use outputs::{Outputs, Segment};
+pub use product::Product;
 
-use crate::buffer::{Buffer, Resident};
+use crate::buffer::{Buffer, Device, Resident};
 use crate::core::Cores;
 use crate::domain::Domain;
 use crate::error::{Error, Result};
-use crate::health::{PostMortem, Recovery};
 use crate::limits;
-use plan::{Capacity, Plan, cores_for};
-use scratch::{Failure, Scratch};
+use plan::Capacity;
+use scratch::Scratch;
 pub(crate) use scratch::{JobFailure, task_entry};
 
 /// A weight on the device: where it starts in a buffer, and how it lies there.
@@ -127,7 +131,7 @@ impl MatmulLimits {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct JobStats {
-    /// Cores that it was split over.
+    /// Cores that it was split over at most.
     pub cores: u32,
     /// Submits, on all cores together.
     pub submits: u32,
@@ -137,6 +141,16 @@ pub struct JobStats {
     pub busy: Duration,
     /// Runs in vain before the one that counts, ended by a reset of the NPU.
     pub retries: u32,
+}
+
+impl JobStats {
+    fn add(&mut self, other: &JobStats) {
+        self.cores = self.cores.max(other.cores);
+        self.submits += other.submits;
+        self.programs += other.programs;
+        self.busy += other.busy;
+        self.retries += other.retries;
+    }
 }
 
 /// Multiplies activations with weights on the NPU: `out[m][n] = Σ activations[m][k] · weight[k][n]`.
@@ -169,8 +183,8 @@ pub struct Matmul<E: Element = Int8> {
     domain: Domain,
     cores: Cores,
     max: MatmulLimits,
+    activations: Activations<E>,
     scratch: Scratch,
-    element: PhantomData<fn() -> E>,
 }
 
 impl Matmul<Int8> {
@@ -215,8 +229,8 @@ impl<E: Element> Matmul<E> {
             domain: domain.clone(),
             cores: cores.clone(),
             max,
+            activations: Activations::new(domain, capacity)?,
             scratch: Scratch::new(domain, capacity)?,
-            element: PhantomData,
         })
     }
 
@@ -230,15 +244,94 @@ impl<E: Element> Matmul<E> {
         self.max
     }
 
-    /// Multiplies: `activations` is row-major `[M][K]`, `out` row-major `[M][N]`; M is what their
-    /// lengths give, and 0 does nothing.
+    /// Memory for activations, to be leased, written in place and multiplied.
+    pub fn activations(&self) -> &Activations<E> {
+        &self.activations
+    }
+
+    /// Multiplies rows that lie in the device's memory, where results stay to be read in place:
+    /// [`Product::next_columns`] runs the columns for which there is memory and gives their results.
+    /// Nothing is run before the first call of it.
+    ///
+    /// ```
+    /// use rknpu::{Device, Layout, Matmul, MatmulLimits, Precision, WeightRef, reference};
+    ///
+    /// let device = Device::simulated(Default::default())?;
+    /// let domain = device.domain(0)?;
+    /// let layout = Layout::new(64, 32, Precision::Int8)?;
+    /// let mut weight = domain.alloc(layout.bytes() as usize)?;
+    /// reference::tile_i8(layout, |k, n| (k == n) as i8, weight.as_mut_slice());
+    /// let weight = weight.to_device()?;
+    /// let weight = WeightRef::new(&weight, 0, layout)?;
+    ///
+    /// let limits = MatmulLimits { rows: 2, k: 64, n: 32 };
+    /// let mut matmul = Matmul::int8(&domain, &device.cores()?, limits)?;
+    /// let mut rows = matmul.activations().lease(2, 64)?;
+    /// rows.write_row(0, &[1; 64])?;
+    /// rows.write_row(1, &[2; 64])?;
+    /// let rows = rows.to_device()?;
+    /// let mut sum = 0;
+    /// let mut product = matmul.multiply(&weight, &rows)?;
+    /// while let Some(outputs) = product.next_columns()? {
+    ///     sum += outputs.row(1).flat_map(|segment| segment.iter()).sum::<i32>();
+    /// }
+    /// assert_eq!((sum, product.stats().submits), (2 * 32, 2)); // a fresh buffer is written twice
+    /// // The same rows, by another weight: they need not be written again.
+    /// let again = matmul.multiply(&weight, &rows)?;
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
+    ///
+    /// Rows that the CPU may still write are not multiplied:
+    ///
+    /// ```compile_fail,E0308
+    /// # fn f(matmul: &mut rknpu::Matmul, weight: rknpu::WeightRef<'_>) -> rknpu::Result<()> {
+    /// let rows = matmul.activations().lease(2, 64)?; // still the CPU's
+    /// let product = matmul.multiply(&weight, &rows)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// and no second job can write over results that are still read:
+    ///
+    /// ```compile_fail,E0499
+    /// # fn f(matmul: &mut rknpu::Matmul, weight: rknpu::WeightRef<'_>) -> rknpu::Result<()> {
+    /// let rows = matmul.activations().lease(2, 64)?.to_device()?;
+    /// let mut product = matmul.multiply(&weight, &rows)?;
+    /// let outputs = product.next_columns()?;
+    /// let second = matmul.multiply(&weight, &rows)?;
+    /// println!("{outputs:?}");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Shape`], [`Error::Precision`], [`Error::ForeignDomain`],
+    /// [`Error::ForeignActivations`].
+    pub fn multiply<'a>(
+        &'a mut self,
+        weight: &WeightRef<'a>,
+        rows: &'a Rows<E, Device>,
+    ) -> Result<Product<'a, E>> {
+        self.check(weight)?;
+        if !self.activations.owns(rows) {
+            return Err(Error::ForeignActivations);
+        }
+        if rows.k() != weight.layout.k() {
+            let (what, k, n) = ("a row of activations", weight.layout.k(), weight.layout.n());
+            let (got, want, m) = (rows.k() as usize, k as usize, rows.m() as u64);
+            return Err(Error::Length { what, got, want, m, k, n });
+        }
+        Ok(Product::new(self, *weight, rows))
+    }
+
+    /// As [`Matmul::multiply`], with activations copied from a slice and results copied into one:
+    /// `activations` is row-major `[M][K]`, `out` row-major `[M][N]`; M is what their lengths give, 0
+    /// does nothing, and more than fit are multiplied in blocks.
     ///
     /// Waits until the domain may be entered and a core is free. When the NPU does not run the job, it is
     /// reset and the job run once more.
     ///
     /// # Errors
-    /// [`Error::Length`], [`Error::Shape`], [`Error::Precision`], [`Error::ForeignDomain`],
-    /// [`Error::Int4Range`]: nothing was run. [`Error::Driver`]: a cache could not be synced.
+    /// As [`Matmul::multiply`], [`Error::Length`], [`Error::Int4Range`],
+    /// [`Error::ActivationsLeased`]: nothing was run. [`Error::Driver`]: a cache could not be synced.
     /// [`Error::JobFailed`]: it failed twice; the device takes no more work. After an error the
     /// contents of `out` are unspecified.
     pub fn run(
@@ -247,63 +340,8 @@ impl<E: Element> Matmul<E> {
         activations: &[E::Input],
         out: &mut [E::Output],
     ) -> Result<JobStats> {
-        let m = self.check(weight, activations, out)?;
-        let device = self.domain.device().clone();
-        let mut retries = 0;
-        loop {
-            let seen = device.resets();
-            let mut stats = JobStats { retries, ..JobStats::default() };
-            let failure = match self.attempt(m, weight, activations, out, &mut stats) {
-                Ok(()) => {
-                    if retries > 0 {
-                        device.record().recovered();
-                    }
-                    return Ok(stats);
-                }
-                Err(Failure::Error(error)) => return Err(error),
-                Err(Failure::Job(failure)) => failure,
-            };
-            retries += 1;
-            let recovery = device.recover(seen);
-            let report = PostMortem {
-                operation: "matmul",
-                precision: Some(E::PRECISION),
-                m: m as u64,
-                k: weight.layout.k(),
-                n: weight.layout.n(),
-                weights_iova: weight.iova(),
-                attempts: retries,
-                recovery,
-                ..failure.report(&self.domain)
-            };
-            device.record().failed(&report);
-            if recovery != Recovery::Reset || retries > 1 {
-                device.record().wedge(&report);
-                return Err(Error::JobFailed(Box::new(report)));
-            }
-        }
-    }
-
-    fn check(
-        &self,
-        weight: &WeightRef<'_>,
-        activations: &[E::Input],
-        out: &[E::Output],
-    ) -> Result<usize> {
-        let layout = weight.layout;
-        let (k, n) = (layout.k(), layout.n());
-        if layout.precision() != E::PRECISION {
-            return Err(Error::Precision { weights: layout.precision(), matmul: E::PRECISION });
-        }
-        if !weight.domain.is(&self.domain) {
-            let (got, want) = (weight.domain.index(), self.domain.index());
-            return Err(Error::ForeignDomain { what: "the weight", got, want });
-        }
-        for (what, value, limit) in [("K", k, self.max.k), ("N", n, self.max.n)] {
-            if value > limit {
-                return Err(Error::Shape { what, value: value.into(), limit: limit.into() });
-            }
-        }
+        self.check(weight)?;
+        let (k, n) = (weight.layout.k(), weight.layout.n());
         let m = activations.len() / k as usize;
         for (what, got, width) in [("activations", activations.len(), k), ("out", out.len(), n)] {
             let want = m.saturating_mul(width as usize);
@@ -312,31 +350,36 @@ impl<E: Element> Matmul<E> {
             }
         }
         E::check(activations, k as usize)?;
-        Ok(m)
+        let block = self.activations.rows(k);
+        let inputs = activations.chunks(block * k as usize);
+        let mut stats = JobStats::default();
+        for (inputs, out) in inputs.zip(out.chunks_mut(block * n as usize)) {
+            let mut rows = self.activations.lease(inputs.len() / k as usize, k)?;
+            for (row, inputs) in inputs.chunks_exact(k as usize).enumerate() {
+                rows.copy_row(row, inputs)?;
+            }
+            let rows = rows.to_device()?;
+            let mut product = self.multiply(weight, &rows)?;
+            while let Some(outputs) = product.next_columns()? {
+                outputs.copy_to(out)?;
+            }
+            stats.add(&product.stats());
+        }
+        Ok(stats)
     }
 
-    fn attempt(
-        &mut self,
-        m: usize,
-        weight: &WeightRef<'_>,
-        activations: &[E::Input],
-        out: &mut [E::Output],
-        stats: &mut JobStats,
-    ) -> Result<(), Failure> {
-        let (layout, device) = (weight.layout, self.domain.device());
-        let entered = device.enter_for_jobs(self.domain.index(), E::PRECISION, true)?;
-        let mut taken = self.cores.take(cores_for(&layout, m, self.cores.count()));
-        let plan = Plan::new(layout, m, taken.count(), self.scratch.capacity());
-        stats.cores = taken.count() as u32;
-        let (k, n) = (layout.k() as usize, layout.n() as usize);
-        for rows in plan.blocks() {
-            let inputs = &activations[rows.start * k..rows.end * k];
-            self.scratch.gather::<E>(&plan, inputs)?;
-            let results = &mut out[rows.start * n..rows.end * n];
-            for ns in 0..layout.n_slices() {
-                self.scratch.encode(&plan, ns, rows.len(), weight.iova())?;
-                self.scratch.submit(&mut taken, &plan, ns, rows.len(), &entered, stats)?;
-                self.scratch.scatter::<E>(&plan, ns, rows.len(), &entered, results)?;
+    fn check(&self, weight: &WeightRef<'_>) -> Result<()> {
+        let layout = weight.layout;
+        if layout.precision() != E::PRECISION {
+            return Err(Error::Precision { weights: layout.precision(), matmul: E::PRECISION });
+        }
+        if !weight.domain.is(&self.domain) {
+            let (got, want) = (weight.domain.index(), self.domain.index());
+            return Err(Error::ForeignDomain { what: "the weight", got, want });
+        }
+        for (what, value, limit) in [("K", layout.k(), self.max.k), ("N", layout.n(), self.max.n)] {
+            if value > limit {
+                return Err(Error::Shape { what, value: value.into(), limit: limit.into() });
             }
         }
         Ok(())

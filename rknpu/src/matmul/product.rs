@@ -1,0 +1,115 @@
+//! A product on its way: columns by columns.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use super::activations::Rows;
+use super::element::Element;
+use super::outputs::Outputs;
+use super::plan::{Group, Plan, cores_for};
+use super::scratch::Failure;
+use super::{JobStats, Matmul, WeightRef};
+use crate::buffer::Device;
+use crate::error::{Error, Result};
+use crate::health::{PostMortem, Recovery};
+
+/// A product of a weight and rows in device memory, see [`Matmul::multiply`].
+///
+/// It keeps neither domain nor cores between calls: others work while its results are read.
+#[must_use = "nothing is multiplied before `next_columns`"]
+pub struct Product<'a, E: Element> {
+    matmul: &'a mut Matmul<E>,
+    weight: WeightRef<'a>,
+    rows: &'a Rows<E, Device>,
+    /// First column that has not been multiplied yet.
+    column: u32,
+    stats: JobStats,
+}
+
+impl<'a, E: Element> Product<'a, E> {
+    pub(super) fn new(
+        matmul: &'a mut Matmul<E>,
+        weight: WeightRef<'a>,
+        rows: &'a Rows<E, Device>,
+    ) -> Product<'a, E> {
+        Product { matmul, weight, rows, column: 0, stats: JobStats::default() }
+    }
+
+    /// Multiplies the next columns, as many as there is memory for their results, and gives those to be
+    /// read in place until the next call; `None` after the last.
+    ///
+    /// Waits until the domain may be entered and a core is free. When the NPU does not run the job, it is
+    /// reset and the job run once more.
+    ///
+    /// # Errors
+    /// [`Error::DomainBusy`] when this thread keeps another domain active; [`Error::Driver`]: a cache
+    /// could not be synced. The same columns come next then. [`Error::JobFailed`]: it failed twice; the
+    /// device takes no more work.
+    pub fn next_columns(&mut self) -> Result<Option<Outputs<'_, E>>> {
+        let device = self.matmul.domain.device().clone();
+        let mut failures = 0;
+        let done = loop {
+            let seen = device.resets();
+            let failure = match self.attempt() {
+                Ok(done) => break done,
+                Err(Failure::Error(error)) => return Err(error),
+                Err(Failure::Job(failure)) => failure,
+            };
+            failures += 1;
+            let recovery = device.recover(seen);
+            let report = PostMortem {
+                operation: "matmul",
+                precision: Some(E::PRECISION),
+                m: self.rows.m() as u64,
+                k: self.weight.layout.k(),
+                n: self.weight.layout.n(),
+                weights_iova: self.weight.iova(),
+                attempts: failures,
+                recovery,
+                ..failure.report(&self.matmul.domain)
+            };
+            device.record().failed(&report);
+            if recovery != Recovery::Reset || failures > 1 {
+                device.record().wedge(&report);
+                return Err(Error::JobFailed(Box::new(report)));
+            }
+        };
+        if failures > 0 {
+            device.record().recovered();
+        }
+        let Some((plan, group, stats)) = done else { return Ok(None) };
+        self.stats.add(&JobStats { retries: failures, ..stats });
+        self.column = group.columns().end;
+        let (bytes, region) = self.matmul.scratch.results();
+        Ok(Some(Outputs { bytes, region, plan, group, element: PhantomData }))
+    }
+
+    /// What it has taken so far.
+    pub fn stats(&self) -> JobStats {
+        self.stats
+    }
+
+    /// Runs the next columns on the cores that are free.
+    fn attempt(&mut self) -> Result<Option<(Plan, Group, JobStats)>, Failure> {
+        let Matmul { domain, cores, scratch, .. } = &mut *self.matmul;
+        let (layout, m) = (self.weight.layout, self.rows.m());
+        if self.column >= layout.n() {
+            return Ok(None);
+        }
+        let entered = domain.device().enter_for_jobs(domain.index(), E::PRECISION, true)?;
+        let mut taken = cores.take(cores_for(&layout, m, cores.count()));
+        let plan = Plan::new(layout, m, taken.count(), scratch.capacity());
+        let Some(group) = plan.group(self.column) else { return Ok(None) };
+        let mut stats = JobStats { cores: taken.count() as u32, ..JobStats::default() };
+        scratch.encode(&plan, &group, self.rows.iova(), self.weight.iova())?;
+        scratch.submit(&mut taken, &plan, &group, &entered, &mut stats)?;
+        Ok(Some((plan, group, stats)))
+    }
+}
+
+impl<E: Element> fmt::Debug for Product<'_, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (column, n, rows) = (self.column, self.weight.layout.n(), self.rows);
+        write!(f, "Product({rows:?}, {column} of {n} columns multiplied)")
+    }
+}
