@@ -75,8 +75,8 @@ impl Core {
         self.worker.start(task, self.index, &self.device)
     }
 
-    /// Waits for what [`Core::start`] started; `None` when nothing was.
-    pub(crate) fn finish(&mut self) -> Option<Finished> {
+    /// Waits for what [`Core::start`] started.
+    pub(crate) fn finish(&mut self) -> Finished {
         self.worker.finish()
     }
 }
@@ -225,7 +225,7 @@ impl Drop for Taken<'_> {
         let mut free = self.pool.free();
         for mut core in self.cores.iter_mut().filter_map(Option::take) {
             // Nobody may take a core whose job is on the NPU, whatever became of its owner.
-            let _ = core.finish();
+            core.worker.settle();
             let index = core.index as usize;
             if let Some(place) = free.get_mut(index) {
                 *place = Some(core);

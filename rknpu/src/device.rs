@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -46,6 +46,7 @@ struct Inner {
     scheduler: Scheduler,
     record: Record,
     leases: Mutex<Leases>,
+    core_returned: Condvar,
     pool: Mutex<Weak<crate::core::Pool>>,
     capabilities: Capabilities,
     timeout_ms: u32,
@@ -62,6 +63,8 @@ struct Inner {
 struct Leases {
     domains: u32,
     cores: u32,
+    /// Those of them that are in the pool that everybody shares.
+    pooled: u32,
     /// By index, for the clean-up before a sudden end.
     leased: [WeakDomain; limits::DOMAINS as usize],
 }
@@ -202,6 +205,7 @@ impl Device {
             scheduler: Scheduler::default(),
             record: Record::new(),
             leases: Mutex::default(),
+            core_returned: Condvar::new(),
             pool: Mutex::default(),
             capabilities,
             timeout_ms: open::timeout_ms(options.timeout)?,
@@ -348,7 +352,8 @@ impl Device {
         Ok(Core::lease(self.clone(), core))
     }
 
-    /// All cores as one pool, which every caller shares as long as one of them keeps it.
+    /// All cores as one pool, which every caller shares as long as one of them keeps it. A pool whose
+    /// last holder is just letting it go is waited for.
     ///
     /// ```
     /// let device = rknpu::Device::simulated(Default::default())?;
@@ -366,8 +371,16 @@ impl Device {
         if let Some(pool) = pool.upgrade() {
             return Ok(Cores::from_pool(pool));
         }
+        let mut leases = self.leases();
+        while leases.pooled != 0 {
+            // Nobody holds that pool any more: whoever did is giving its cores back.
+            let returned = self.0.core_returned.wait(leases);
+            leases = returned.unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(leases);
         let cores = (0..CORES as u32).map(|core| self.core(core)).collect::<Result<Vec<_>>>()?;
         let cores = Cores::new(cores)?;
+        self.leases().pooled = (1 << CORES) - 1;
         *pool = cores.downgrade();
         Ok(cores)
     }
@@ -419,7 +432,11 @@ impl Device {
     }
 
     pub(crate) fn return_core(&self, core: u32) {
-        self.leases().cores &= !(1 << core);
+        let mut leases = self.leases();
+        leases.cores &= !(1 << core);
+        leases.pooled &= !(1 << core);
+        drop(leases);
+        self.0.core_returned.notify_all();
     }
 
     /// An error when the NPU is wedged.

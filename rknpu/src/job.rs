@@ -185,15 +185,12 @@ impl Job {
             Ok(ready) => ready,
             Err(error) => return Err(Rejected { kept: (self, core), error }),
         };
-        // Travels with the submission, so that forgetting the handle frees nothing under the NPU.
-        task.cargo = Some(self);
         task.entered = Some(entered);
         match core.start(task) {
-            Ok(()) => Ok(Running { core, seen }),
-            Err((task, source)) => {
+            Ok(()) => Ok(Running { core, job: self, seen }),
+            Err((_, source)) => {
                 let error = Error::Os { what: "cannot start the thread of an NPU core", source };
-                let Some(job) = task.cargo else { unreachable!("put in above") };
-                Err(Rejected { kept: (job, core), error })
+                Err(Rejected { kept: (self, core), error })
             }
         }
     }
@@ -215,7 +212,6 @@ impl Job {
             count: self.0.count,
             domain: want,
             timeout_ms: device.timeout_ms(),
-            cargo: None,
             entered: None,
         };
         Ok((task, entered))
@@ -255,25 +251,22 @@ impl fmt::Debug for Job {
 #[must_use = "dropping a running job waits for it and loses its outcome"]
 #[derive(Debug)]
 pub struct Running {
+    // In this order: a core that is dropped waits for what it runs, and only then may the job's memory go.
     core: Core,
+    job: Job,
     seen: u64,
 }
 
 impl Running {
     /// Waits for the end, at most the device's timeout and what a reset takes.
-    ///
-    /// # Panics
-    /// Never: the job that [`Job::submit`] started comes back.
-    pub fn wait(mut self) -> (Core, Result<(Job, JobStats), Rejected<Job>>) {
-        let finished = self.core.finish();
-        let Some((job, finished)) = finished.and_then(|mut f| Some((f.cargo.take()?, f))) else {
-            unreachable!("`submit` started a task with a job as its cargo")
-        };
-        let result = match job.conclude(&finished, self.core.index(), self.seen) {
+    pub fn wait(self) -> (Core, Result<(Job, JobStats), Rejected<Job>>) {
+        let Running { mut core, job, seen } = self;
+        let finished = core.finish();
+        let result = match job.conclude(&finished, core.index(), seen) {
             Ok(stats) => Ok((job, stats)),
             Err(error) => Err(Rejected { kept: job, error }),
         };
-        (self.core, result)
+        (core, result)
     }
 
     /// The core that it runs on.

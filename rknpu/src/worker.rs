@@ -8,7 +8,6 @@ use rustix::io::Errno;
 
 use crate::affinity::pin_to_fast;
 use crate::device::{Device, Entered};
-use crate::job::Job;
 use crate::kernel::{Completion, Kernel, Object, Submission};
 
 /// A submission that can travel to a thread.
@@ -19,8 +18,6 @@ pub(crate) struct Task {
     pub(crate) count: u32,
     pub(crate) domain: u32,
     pub(crate) timeout_ms: u32,
-    /// The job that is kept alive until the NPU has done with it.
-    pub(crate) cargo: Option<Job>,
     /// Where a job that outlives its caller has entered; left when it has ended.
     pub(crate) entered: Option<Entered>,
 }
@@ -31,16 +28,14 @@ pub(crate) struct Finished {
     pub(crate) result: Result<(), Errno>,
     pub(crate) waited: Duration,
     pub(crate) count: u32,
-    pub(crate) cargo: Option<Job>,
 }
 
 impl Task {
     pub(crate) fn run(self, kernel: &dyn Kernel, core: u32) -> Finished {
         let begin = Instant::now();
         let (completion, result) = kernel.submit(&self.submission(core));
-        let Task { count, cargo, entered, .. } = self;
-        drop(entered);
-        Finished { completion, result, waited: begin.elapsed(), count, cargo }
+        drop(self.entered);
+        Finished { completion, result, waited: begin.elapsed(), count: self.count }
     }
 
     /// What it asks of the driver.
@@ -57,6 +52,13 @@ impl Finished {
             && self.completion.tasks_done == self.count
             && !self.completion.busy.is_zero()
     }
+
+    /// What is known of a submission whose thread has ended without an answer: that it cannot be taken
+    /// for one that ran.
+    fn lost(count: u32) -> Finished {
+        let completion = Completion { tasks_done: 0, busy: Duration::ZERO };
+        Finished { completion, result: Err(Errno::CANCELED), waited: Duration::ZERO, count }
+    }
 }
 
 #[derive(Default)]
@@ -67,6 +69,8 @@ enum Slot {
     Running,
     Done(Finished),
     Stop,
+    /// The thread is gone: a kernel that is not ours panicked.
+    Ended,
 }
 
 #[derive(Default)]
@@ -85,15 +89,27 @@ impl Shared {
     }
 }
 
+/// Says that the thread is gone, should it go before it was told to.
+struct Serving<'a>(&'a Shared);
+
+impl Drop for Serving<'_> {
+    fn drop(&mut self) {
+        *self.0.lock() = Slot::Ended;
+        self.0.changed.notify_all();
+    }
+}
+
 /// The thread of one core, started with its first task.
 pub(crate) struct Worker {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    /// Programs of the last task.
+    count: u32,
 }
 
 impl Worker {
     pub(crate) fn new() -> Worker {
-        Worker { shared: Arc::default(), thread: None }
+        Worker { shared: Arc::default(), thread: None, count: 0 }
     }
 
     pub(crate) fn start(
@@ -102,6 +118,9 @@ impl Worker {
         core: u32,
         device: &Device,
     ) -> Result<(), (Task, std::io::Error)> {
+        if matches!(*self.shared.lock(), Slot::Ended) {
+            self.thread = None;
+        }
         if self.thread.is_none() {
             let (shared, kernel) = (Arc::clone(&self.shared), device.share_kernel());
             let named = thread::Builder::new().name(format!("rknpu-core{core}"));
@@ -117,35 +136,49 @@ impl Worker {
                 Err(error) => return Err((task, error)),
             }
         }
+        self.count = task.count;
         *self.shared.lock() = Slot::Ready(task);
         self.shared.changed.notify_all();
         Ok(())
     }
 
-    pub(crate) fn finish(&mut self) -> Option<Finished> {
+    /// Waits for the task that was started, and says how it ended.
+    pub(crate) fn finish(&mut self) -> Finished {
+        match self.settle() {
+            Some(finished) => finished,
+            None => Finished::lost(self.count),
+        }
+    }
+
+    /// Waits until nothing runs; how it ended, unless nobody was to be told.
+    pub(crate) fn settle(&mut self) -> Option<Finished> {
         let mut slot = self.shared.lock();
         while matches!(*slot, Slot::Ready(_) | Slot::Running) {
             slot = self.shared.wait(slot);
         }
         match std::mem::take(&mut *slot) {
             Slot::Done(finished) => Some(finished),
-            _ => None,
+            other => {
+                *slot = other;
+                None
+            }
         }
     }
 
     /// Waits for the task and ends the thread.
     pub(crate) fn stop(&mut self) {
-        let _ = self.finish();
+        self.settle();
         *self.shared.lock() = Slot::Stop;
         self.shared.changed.notify_all();
         if let Some(thread) = self.thread.take() {
-            // Nothing in `serve` panics; if it did, there would be nothing left to do for it.
+            // A thread that panicked has said so in its slot.
             let _ = thread.join();
         }
     }
 }
 
 fn serve(shared: &Shared, kernel: &dyn Kernel, core: u32) {
+    let serving = Serving(shared);
     let mut slot = shared.lock();
     loop {
         match std::mem::take(&mut *slot) {
@@ -157,7 +190,10 @@ fn serve(shared: &Shared, kernel: &dyn Kernel, core: u32) {
                 *slot = Slot::Done(finished);
                 shared.changed.notify_all();
             }
-            Slot::Stop => return,
+            Slot::Stop => {
+                std::mem::forget(serving);
+                return;
+            }
             other => *slot = other,
         }
         slot = shared.wait(slot);

@@ -210,12 +210,15 @@ impl Scratch {
     ) -> Result<(), Failure> {
         let count = plan.programs();
         let device = self.tasks.domain().device();
-        let task = |i: usize| {
-            let tasks = self.tasks.object()?.clone();
-            let (start, count) = ((i * count) as u32, count as u32);
-            let domain = self.tasks.domain().index();
-            let timeout_ms = device.timeout_ms();
-            Some(Task { tasks, start, count, domain, timeout_ms, cargo: None, entered: None })
+        let size = self.tasks.size();
+        let object = self.tasks.object().ok_or(Error::Range { offset: 0, len: 0, size })?;
+        let task = |i: usize| Task {
+            tasks: object.clone(),
+            start: (i * count) as u32,
+            count: count as u32,
+            domain: self.tasks.domain().index(),
+            timeout_ms: device.timeout_ms(),
+            entered: None,
         };
         let program = |i: usize| self.programs.iova() + (i * count * program::BYTES) as u64;
         let mut failed = None;
@@ -228,30 +231,25 @@ impl Scratch {
             }
         };
 
-        let mut spawn = Ok(());
+        let (mut spawn, mut started) = (Ok(()), [false; CORES]);
         for (i, core) in taken.cores().enumerate().skip(1) {
             if plan.columns(group, i).is_empty() || spawn.is_err() {
                 continue;
             }
-            if let Some(task) = task(i) {
-                spawn = core.start(task).map_err(|(_, source)| Error::Os {
-                    what: "cannot start the thread of an NPU core",
-                    source,
-                });
-            }
+            spawn = core.start(task(i)).map_err(|(_, source)| Error::Os {
+                what: "cannot start the thread of an NPU core",
+                source,
+            });
+            started[i] = spawn.is_ok();
         }
         for (i, core) in taken.cores().enumerate() {
-            let finished = if i == 0 {
-                if plan.columns(group, 0).is_empty() {
-                    continue;
-                }
-                task(0).map(|task| core.run(task))
-            } else {
-                core.finish()
+            let finished = match i {
+                0 if plan.columns(group, 0).is_empty() => continue,
+                0 => core.run(task(0)),
+                _ if started[i] => core.finish(),
+                _ => continue,
             };
-            if let Some(finished) = finished {
-                account(core.index(), i, &finished, stats);
-            }
+            account(core.index(), i, &finished, stats);
         }
         spawn?;
         failed.map_or(Ok(()), Err)

@@ -1,7 +1,7 @@
 //! A kernel that does nothing, so that what is measured is this crate.
 
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rknpu::kernel::{self, Completion, Create, Kernel, Mapping, Object, Submission};
@@ -10,12 +10,22 @@ use rustix::io::Errno;
 
 /// Memory is the simulator's; syncs and submits return at once.
 #[derive(Debug)]
-pub(crate) struct NoOp(Arc<dyn Kernel>);
+pub(crate) struct NoOp {
+    inner: Arc<dyn Kernel>,
+    /// How many submits to a core are still to panic.
+    panics: Mutex<(u32, u32)>,
+}
 
 impl NoOp {
     /// On a machine of its own.
     pub(crate) fn kernel() -> Arc<dyn Kernel> {
-        Arc::new(NoOp(kernel::simulated(&Machine::new(Default::default()))))
+        NoOp::panicking(0, 0)
+    }
+
+    /// One whose first submits to a core panic.
+    pub(crate) fn panicking(core: u32, times: u32) -> Arc<dyn Kernel> {
+        let inner = kernel::simulated(&Machine::new(Default::default()));
+        Arc::new(NoOp { inner, panics: Mutex::new((core, times)) })
     }
 }
 
@@ -25,15 +35,15 @@ impl Kernel for NoOp {
     }
 
     fn action(&self, code: u32, value: u32) -> Result<u32, Errno> {
-        self.0.action(code, value)
+        self.inner.action(code, value)
     }
 
     fn create(&self, create: &Create) -> Result<Object, Errno> {
-        self.0.create(create)
+        self.inner.create(create)
     }
 
     fn map(&self, object: &Object) -> Result<Mapping, Errno> {
-        self.0.map(object)
+        self.inner.map(object)
     }
 
     fn sync(
@@ -47,14 +57,21 @@ impl Kernel for NoOp {
     }
 
     fn destroy(&self, object: Object) -> Result<(), (Object, Errno)> {
-        self.0.destroy(object)
+        self.inner.destroy(object)
     }
 
     fn abandon(&self, object: &Object) -> Result<(), Errno> {
-        self.0.abandon(object)
+        self.inner.abandon(object)
     }
 
     fn submit(&self, submission: &Submission<'_>) -> (Completion, Result<(), Errno>) {
+        let mut panics = self.panics.lock().unwrap();
+        if panics.0 == submission.core && panics.1 > 0 {
+            panics.1 -= 1;
+            drop(panics);
+            panic!("a kernel that is not sound");
+        }
+        drop(panics);
         let busy = Duration::from_micros(1);
         (Completion { tasks_done: submission.count, busy }, Ok(()))
     }
@@ -64,7 +81,7 @@ impl Kernel for NoOp {
     }
 
     fn import(&self, dma_buf: BorrowedFd<'_>) -> Result<Object, Errno> {
-        self.0.import(dma_buf)
+        self.inner.import(dma_buf)
     }
 
     fn pause(&self, _: Duration) {}
