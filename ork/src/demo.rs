@@ -73,7 +73,7 @@ pub struct Row {
     pub peak_weights: u64,
     /// Most resident memory of the process during this way, simulated device memory included.
     pub peak_rss: Option<u64>,
-    /// XXH3-64 of all results of all passes.
+    /// Digest of all results of all passes.
     pub digest: u64,
 }
 

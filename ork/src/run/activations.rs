@@ -1,106 +1,180 @@
 //! Inputs and digests: the same on every machine, whatever the order of loads.
 
-use rknpu::{Layout, Precision};
-use xxhash_rust::xxh3::Xxh3Default;
+use rknpu::{Element, Host, Int4, Int8, Layout, Precision, Rows};
 
-/// Starts of consecutive weights' inputs lie this far apart, so that no two see the same rows.
-const STRIDE: usize = 64;
+/// Inputs made with one number of noise.
+const WORD: u32 = 8;
 
-/// Made-up activations: fixed noise, of which each weight takes its own piece.
-#[derive(Debug)]
-pub struct Activations {
-    int8: Vec<i8>,
-    /// The same in the range of int4.
-    int4: Vec<i8>,
-    rows: usize,
+/// Made-up activations: noise that depends on weight, row and column only, so that it can be made
+/// where the NPU reads it.
+#[derive(Clone, Copy, Debug)]
+pub struct Noise {
+    /// Number of the weight.
+    pub weight: usize,
+    /// First row.
+    pub row: usize,
 }
 
-impl Activations {
-    /// `rows` rows for each of these weights.
-    pub fn new(rows: usize, layouts: &[Layout]) -> Activations {
-        let values = |layout: &Layout| rows * layout.k() as usize;
-        let most = layouts.iter().map(values).max().unwrap_or(0);
-        let mut state = 0x6f72_6b5f_6e6f_6973;
-        let int8: Vec<i8> = (0..most + STRIDE * layouts.len())
-            .map(|_| (splitmix(&mut state) >> 56) as i8)
-            .collect();
-        let has_int4 = layouts.iter().any(|layout| layout.precision() == Precision::Int4);
-        let int4 =
-            if has_int4 { int8.iter().map(|value| value >> 4).collect() } else { Vec::new() };
-        Activations { int8, int4, rows }
-    }
+/// Element types in which noise can be made.
+pub trait Noisy: Element<Output = i32> {
+    /// Writes the inputs from an even column `first` on as they are stored.
+    fn store(noise: impl Iterator<Item = i8>, out: &mut [Self::Stored]);
+}
 
-    /// Row-major `[rows][K]` for weight number `index`.
-    pub fn of(&self, index: usize, layout: &Layout) -> &[i8] {
-        let from = STRIDE * index;
-        let to = from + self.rows * layout.k() as usize;
-        match layout.precision() {
-            Precision::Int4 => &self.int4[from..to],
-            Precision::Int8 | Precision::Fp16 => &self.int8[from..to],
+impl Noisy for Int8 {
+    fn store(noise: impl Iterator<Item = i8>, out: &mut [i8]) {
+        out.iter_mut().zip(noise).for_each(|(to, value)| *to = value);
+    }
+}
+
+impl Noisy for Int4 {
+    fn store(noise: impl Iterator<Item = i8>, out: &mut [u8]) {
+        let mut noise = noise.map(|value| value >> 4);
+        for to in out {
+            let (Some(low), Some(high)) = (noise.next(), noise.next()) else { return };
+            *to = low as u8 & 0xf | (high as u8) << 4;
         }
     }
 }
 
-fn splitmix(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
+impl Noise {
+    /// Makes the inputs of all `rows` in place.
+    ///
+    /// # Errors
+    /// None: every row is one of theirs.
+    pub fn write<E: Noisy>(self, rows: &mut Rows<E, Host>) -> rknpu::Result<()> {
+        for row in 0..rows.m() {
+            for (inputs, run) in rows.row_mut(row)? {
+                E::store(self.values(row, inputs.start), run);
+            }
+        }
+        Ok(())
+    }
+
+    /// The same on the CPU: row-major `[rows][K]`.
+    pub fn values_of(self, rows: usize, layout: &Layout) -> Vec<i8> {
+        let int4 = layout.precision() == Precision::Int4;
+        let value = |value: i8| if int4 { value >> 4 } else { value };
+        (0..rows).flat_map(|row| self.values(row, 0).take(layout.k() as usize).map(value)).collect()
+    }
+
+    /// The inputs of a row from column `first` on, a multiple of [`WORD`].
+    fn values(self, row: usize, first: u32) -> impl Iterator<Item = i8> {
+        let row = mix((self.weight as u64) << 32 | (self.row + row) as u64);
+        let words = (u64::from(first / WORD)..).map(move |word| mix(row.wrapping_add(word)));
+        words.flat_map(|word| word.to_le_bytes().map(|byte| byte as i8))
+    }
+}
+
+/// The finaliser of SplitMix64.
+fn mix(state: u64) -> u64 {
+    let mut z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
 
-/// XXH3-64 over results as little-endian bytes.
-#[derive(Clone, Default)]
-pub struct Digest(Xxh3Default);
-
-impl Digest {
-    /// Adds results.
-    pub fn add(&mut self, results: &[i32]) {
-        let mut bytes = [0u8; 4096];
-        for chunk in results.chunks(bytes.len() / 4) {
-            for (to, value) in bytes.chunks_exact_mut(4).zip(chunk) {
-                to.copy_from_slice(&value.to_le_bytes());
-            }
-            self.0.update(&bytes[..chunk.len() * 4]);
-        }
-    }
-
-    /// The digest so far.
-    pub fn value(&self) -> u64 {
-        self.0.digest()
-    }
+/// A digest of results that are read where they lie, in whatever pieces and order: within a weight it
+/// is a sum over places and values, and the weights' sums follow each other.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Digest {
+    value: u64,
+    /// Of the weight at hand.
+    sum: u64,
 }
 
-impl std::fmt::Debug for Digest {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Digest({:016x})", self.value())
+impl Digest {
+    /// Adds results of neighbouring columns, the first at place `at` of the weight's `[M][N]`.
+    pub fn add(&mut self, at: u64, results: &[i32]) {
+        let term = |(at, value): (u64, &i32)| {
+            let term = (at << 32 | u64::from(*value as u32)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            (term ^ term >> 32).wrapping_mul(0x94d0_49bb_1331_11eb)
+        };
+        let terms = (at..).zip(results).map(term);
+        self.sum = self.sum.wrapping_add(terms.fold(0, u64::wrapping_add));
+    }
+
+    /// Ends a weight.
+    pub fn end_weight(&mut self) {
+        self.value = mix(self.value ^ mix(self.sum));
+        self.sum = 0;
+    }
+
+    /// The digest of all weights ended so far.
+    pub fn value(&self) -> u64 {
+        self.value
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rknpu::{Device, Matmul, MatmulLimits};
 
     #[test]
-    fn digests_do_not_depend_on_pieces() {
+    fn digests_depend_on_values_and_places_not_on_pieces() {
         let values: Vec<i32> = (-5000..5000).collect();
-        let (mut whole, mut pieces) = (Digest::default(), Digest::default());
-        whole.add(&values);
-        values.chunks(77).for_each(|piece| pieces.add(piece));
-        assert_eq!(whole.value(), pieces.value());
-        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        assert_eq!(whole.value(), xxhash_rust::xxh3::xxh3_64(&bytes));
+        let digest = |pieces: &[(u64, &[i32])]| {
+            let mut digest = Digest::default();
+            pieces.iter().for_each(|(at, values)| digest.add(*at, values));
+            digest.end_weight();
+            digest.value()
+        };
+        let whole = digest(&[(0, &values)]);
+        assert_eq!(digest(&[(77, &values[77..]), (0, &values[..77])]), whole);
+        let mut other = values.clone();
+        other.swap(3, 4);
+        assert_ne!(digest(&[(0, &other)]), whole);
+        other = values.clone();
+        other[9999] ^= 1 << 31;
+        assert_ne!(digest(&[(0, &other)]), whole);
+        assert_ne!(digest(&[(1, &values)]), whole);
+        // The order of weights counts.
+        let two = |first: i32, second: i32| {
+            let mut digest = Digest::default();
+            for value in [first, second] {
+                digest.add(0, &[value]);
+                digest.end_weight();
+            }
+            digest.value()
+        };
+        assert_ne!(two(1, 2), two(2, 1));
     }
 
     #[test]
-    fn int4_inputs_are_in_range() {
-        let layouts = [
-            Layout::new(64, 64, Precision::Int8).unwrap(),
-            Layout::new(32, 64, Precision::Int4).unwrap(),
-        ];
-        let activations = Activations::new(3, &layouts);
-        assert_eq!(activations.of(0, &layouts[0]).len(), 3 * 64);
-        assert!(activations.of(1, &layouts[1]).iter().all(|v| (-8..8).contains(v)));
-        assert_ne!(activations.of(0, &layouts[0])[..64], activations.of(1, &layouts[0])[..64]);
+    fn noise_in_device_memory_is_that_of_the_cpu() {
+        let device = Device::simulated(Default::default()).unwrap();
+        let (domain, cores) = (device.domain(0).unwrap(), device.cores().unwrap());
+        let limits = MatmulLimits { rows: 3, k: 1056, n: 64 };
+        let noise = Noise { weight: 5, row: 2 };
+
+        let int8 = Matmul::int8(&domain, &cores, limits).unwrap();
+        let mut rows = int8.activations().lease(3, 1056).unwrap();
+        noise.write(&mut rows).unwrap();
+        let layout = Layout::new(1056, 32, Precision::Int8).unwrap();
+        let want = noise.values_of(3, &layout);
+        for (row, want) in want.chunks(1056).enumerate() {
+            let mut got = Vec::new();
+            rows.row_mut(row).unwrap().for_each(|(_, run)| got.extend_from_slice(run));
+            assert_eq!(got, want);
+        }
+        // A block of later rows is what it is in all of them.
+        let later = Noise { weight: 5, row: 3 };
+        assert_eq!(later.values_of(2, &layout), want[1056..]);
+        assert_ne!(Noise { weight: 6, row: 2 }.values_of(3, &layout), want);
+
+        let int4 = Matmul::int4(&domain, &cores, limits).unwrap();
+        let mut rows = int4.activations().lease(3, 1056).unwrap();
+        noise.write(&mut rows).unwrap();
+        let want = noise.values_of(3, &Layout::new(1056, 64, Precision::Int4).unwrap());
+        assert!(want.iter().all(|value| (-8..8).contains(value)));
+        let sign = |nibble: u8| ((nibble << 4) as i8) >> 4;
+        for (row, want) in want.chunks(1056).enumerate() {
+            let mut got = Vec::new();
+            rows.row_mut(row).unwrap().for_each(|(_, run)| {
+                got.extend(run.iter().flat_map(|byte| [sign(byte & 15), sign(byte >> 4)]));
+            });
+            assert_eq!(got, want);
+        }
     }
 }

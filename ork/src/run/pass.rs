@@ -11,9 +11,10 @@ use ork_cache::stats::Stats;
 use ork_cache::trace::Recorder;
 use ork_cache::{Cache, Visit, WeightId};
 use ork_weights::reference;
-use rknpu::{Device, Int4, Int8, JobStats, Layout, Matmul, Precision, WeightRef};
+use rknpu::buffer::Device as OnDevice;
+use rknpu::{Device, Int4, Int8, Matmul, Outputs, Precision, Rows, WeightRef};
 
-use super::activations::{Activations, Digest};
+use super::activations::{Digest, Noise, Noisy};
 use crate::error::{Error, Result};
 use crate::live::{DomainUse, Live, Publisher};
 
@@ -43,7 +44,6 @@ pub struct Session {
     models: Vec<Model>,
     engines: Vec<Engine>,
     cache: Cache<Npu>,
-    verify: bool,
     recorder: Option<Arc<Recorder>>,
     /// What the prefetcher will follow, once no pack is being made.
     ahead: Vec<WeightId>,
@@ -53,12 +53,13 @@ pub struct Session {
 
 #[derive(Debug)]
 struct Model {
+    /// Its number in the session.
+    index: usize,
     store: Arc<Store>,
     placed: Applied,
-    activations: Activations,
-    out: Vec<i32>,
-    /// Results of some columns, and of the CPU.
-    scratch: Vec<i32>,
+    rows: usize,
+    /// All results of a weight, when they are compared with the CPU's.
+    out: Option<Vec<i32>>,
     digest: Digest,
     totals: Totals,
 }
@@ -72,7 +73,7 @@ pub struct Totals {
     pub matmuls: u64,
     /// Jobs given to the driver.
     pub submits: u64,
-    /// Time in matmuls, waits for weights not counted.
+    /// Time in matmuls and in reading their results, waits for weights not counted.
     pub compute: Duration,
     /// Time in which a matmul waited for its weight: for a load of its own or of the prefetcher.
     pub waited: Duration,
@@ -81,10 +82,27 @@ pub struct Totals {
 }
 
 /// Matmuls of one domain, for each precision that occurs in it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Engine {
-    int8: Option<Matmul<Int8>>,
-    int4: Option<Matmul<Int4>>,
+    int8: Option<Line<Int8>>,
+    int4: Option<Line<Int4>>,
+}
+
+/// A matmul, and the activations that lie in its memory.
+#[derive(Debug)]
+struct Line<E: Noisy> {
+    // Rows first: they belong to the matmul's memory.
+    held: Option<(Inputs, Rows<E, OnDevice>)>,
+    matmul: Matmul<E>,
+}
+
+/// Which activations: of a model's weight, the rows from one on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Inputs {
+    model: usize,
+    item: usize,
+    first: usize,
+    rows: usize,
 }
 
 impl Session {
@@ -112,8 +130,12 @@ impl Session {
         for (index, domain) in opened.cache.backend().domains().iter().enumerate() {
             let of = |precision| opened.limits(index, precision);
             engines.push(Engine {
-                int8: of(Precision::Int8).map(|l| Matmul::int8(domain, &cores, l)).transpose()?,
-                int4: of(Precision::Int4).map(|l| Matmul::int4(domain, &cores, l)).transpose()?,
+                int8: of(Precision::Int8)
+                    .map(|limits| Matmul::int8(domain, &cores, limits).map(Line::new))
+                    .transpose()?,
+                int4: of(Precision::Int4)
+                    .map(|limits| Matmul::int4(domain, &cores, limits).map(Line::new))
+                    .transpose()?,
             });
         }
         let Opened { cache, models: placed, bytes, notes, .. } = opened;
@@ -122,14 +144,14 @@ impl Session {
             true => Some(Prefetcher::new(&cache).map_err(Error::Thread)?),
             false => None,
         };
-        let models = stores.iter().zip(placed).map(|(s, p)| Model::new(s, p, settings.rows));
+        let models = stores.iter().zip(placed).enumerate();
+        let models = models.map(|(i, (store, placed))| Model::new(i, store, placed, settings));
         let mut session = Session {
             _publisher: publish(&cache, device, settings),
             prefetcher,
             models: models.collect(),
             engines,
             cache,
-            verify: settings.verify,
             recorder,
             ahead: streamed,
             bytes,
@@ -168,10 +190,8 @@ impl Session {
                     model.multiply(&part, visit, engine, recorder)?;
                 }
             }
-            model.digest.add(&model.out);
-            if self.verify {
-                model.check(index)?;
-            }
+            model.digest.end_weight();
+            model.check(index)?;
         }
         leave(&mut visit);
         model.totals.passes += 1;
@@ -232,22 +252,19 @@ impl Session {
 }
 
 impl Model {
-    fn new(store: &Arc<Store>, placed: Applied, rows: u32) -> Model {
-        let layouts: Vec<Layout> = store.items().iter().map(|item| item.layout).collect();
-        let widest = layouts.iter().map(Layout::n).max().unwrap_or(0);
-        let results = rows as usize * widest as usize;
+    fn new(index: usize, store: &Arc<Store>, placed: Applied, settings: &Settings) -> Model {
         Model {
+            index,
             store: store.clone(),
             placed,
-            activations: Activations::new(rows as usize, &layouts),
-            out: Vec::with_capacity(results),
-            scratch: Vec::with_capacity(results),
+            rows: settings.rows as usize,
+            out: settings.verify.then(Vec::new),
             digest: Digest::default(),
             totals: Totals::default(),
         }
     }
 
-    /// Multiplies one part of a weight and puts its columns into `out`.
+    /// Multiplies one part of a weight and reads its results where they are.
     fn multiply(
         &mut self,
         part: &Part,
@@ -256,48 +273,49 @@ impl Model {
         recorder: Option<&Recorder>,
     ) -> Result<()> {
         let item = &self.store.items()[part.item];
-        let inputs = self.activations.of(part.item, &item.layout);
-        let rows = inputs.len() / item.layout.k() as usize;
-        let (n, first) = (item.layout.n() as usize, part.column as usize);
-        let columns = first..first + part.layout.n() as usize;
-        let whole = part.layout == item.layout;
-        self.out.resize(rows * n, 0);
-        self.scratch.resize(rows * columns.len(), 0);
+        let inputs = Inputs { model: self.index, item: part.item, first: 0, rows: self.rows };
+        let n = u64::from(item.layout.n());
+        if let Some(out) = &mut self.out {
+            out.resize(self.rows * n as usize, 0);
+        }
         let asked = Instant::now();
         let slot = visit.acquire(part.weight)?;
         let since = Instant::now();
         self.totals.waited += since.duration_since(asked);
-        let target = if whole { &mut self.out } else { &mut self.scratch };
-        let job = engine.run(&slot.weight_ref()?, inputs, target)?;
+        let (digest, out, totals) = (&mut self.digest, &mut self.out, &mut self.totals);
+        let read = |row: usize, column: u32, sums: &[i32]| {
+            let at = row as u64 * n + u64::from(part.column + column);
+            digest.add(at, sums);
+            if let Some(out) = out.as_mut().and_then(|out| out.get_mut(at as usize..)) {
+                out.iter_mut().zip(sums).for_each(|(to, sum)| *to = *sum);
+            }
+        };
+        let cores = engine.run(&slot.weight_ref()?, inputs, totals, read)?;
         self.totals.compute += since.elapsed();
         drop(slot);
         self.totals.matmuls += 1;
-        self.totals.submits += u64::from(job.submits);
         if let Some(recorder) = recorder {
             let took = since.elapsed();
             let start = recorder.now().saturating_sub(took);
-            for core in 0..job.cores {
+            for core in 0..cores {
                 recorder.span(recorder.track(&format!("core {core}")), &*item.name, start, took);
             }
-        }
-        if !whole {
-            let rows = self.out.chunks_exact_mut(n).zip(self.scratch.chunks_exact(columns.len()));
-            rows.for_each(|(out, results)| out[columns.clone()].copy_from_slice(results));
         }
         Ok(())
     }
 
-    /// Compares the results of weight `index` with the CPU's.
+    /// Compares the results of weight `index` with the CPU's, if they have been kept for that.
     fn check(&mut self, index: usize) -> Result<()> {
+        let Some(out) = &self.out else { return Ok(()) };
         let item = &self.store.items()[index];
         let mut tiled = vec![0; item.layout.bytes() as usize];
         self.store.load(index, 0, &item.layout, &mut tiled).map_err(Error::Store)?;
-        let inputs = self.activations.of(index, &item.layout);
-        self.scratch.resize(self.out.len(), 0);
-        reference::sums(&item.layout, &tiled, inputs, &mut self.scratch)
+        let inputs = Noise { weight: index, row: 0 }.values_of(self.rows, &item.layout);
+        let mut want = vec![0; out.len()];
+        reference::sums(&item.layout, &tiled, &inputs, &mut want)
             .map_err(|error| Error::Source(Arc::new(error)))?;
-        let wrong = self.out.iter().zip(&self.scratch).position(|(device, cpu)| device != cpu);
-        self.totals.verified += self.out.len() as u64;
+        let wrong = out.iter().zip(&want).position(|(device, cpu)| device != cpu);
+        self.totals.verified += out.len() as u64;
         let Some(at) = wrong else { return Ok(()) };
         let n = item.layout.n() as usize;
         Err(Error::Check(format!(
@@ -305,22 +323,76 @@ impl Model {
             item.name,
             at / n,
             at % n,
-            self.out[at],
-            self.scratch[at]
+            out[at],
+            want[at]
         )))
     }
 }
 
 impl Engine {
-    fn run(&mut self, weight: &WeightRef<'_>, inputs: &[i8], out: &mut [i32]) -> Result<JobStats> {
-        let job = match (weight.layout().precision(), &mut self.int8, &mut self.int4) {
-            (Precision::Int8, Some(matmul), _) => matmul.run(weight, inputs, out),
-            (Precision::Int4, _, Some(matmul)) => matmul.run(weight, inputs, out),
-            (precision, ..) => {
-                return Err(Error::Usage(format!("{precision:?} weights are not run here")));
+    /// Multiplies the inputs by a weight and gives the results to `read`: row, first column, sums. Says
+    /// how many cores it took at most.
+    fn run(
+        &mut self,
+        weight: &WeightRef<'_>,
+        inputs: Inputs,
+        totals: &mut Totals,
+        read: impl FnMut(usize, u32, &[i32]),
+    ) -> Result<u32> {
+        match (weight.layout().precision(), &mut self.int8, &mut self.int4) {
+            (Precision::Int8, Some(line), _) => line.run(weight, inputs, totals, read),
+            (Precision::Int4, _, Some(line)) => line.run(weight, inputs, totals, read),
+            (precision, ..) => Err(Error::Usage(format!("{precision:?} weights are not run here"))),
+        }
+    }
+}
+
+impl<E: Noisy> Line<E> {
+    fn new(matmul: Matmul<E>) -> Line<E> {
+        Line { held: None, matmul }
+    }
+
+    fn run(
+        &mut self,
+        weight: &WeightRef<'_>,
+        inputs: Inputs,
+        totals: &mut Totals,
+        mut read: impl FnMut(usize, u32, &[i32]),
+    ) -> Result<u32> {
+        let (all, k, mut cores) = (inputs.rows, weight.layout().k(), 0);
+        let block = self.matmul.activations().rows(k);
+        for first in (0..all).step_by(block) {
+            let inputs = Inputs { first, rows: block.min(all - first), ..inputs };
+            // A weight's part before may have left its rows there.
+            let rows = match self.held.take().filter(|(held, _)| *held == inputs) {
+                Some((_, rows)) => rows,
+                None => {
+                    let mut rows = self.matmul.activations().lease(inputs.rows, k)?;
+                    Noise { weight: inputs.item, row: first }.write(&mut rows)?;
+                    rows.to_device().map_err(rknpu::Error::from)?
+                }
+            };
+            let (_, rows) = self.held.insert((inputs, rows));
+            let mut product = self.matmul.multiply(weight, rows)?;
+            while let Some(outputs) = product.next_columns()? {
+                read_rows(&outputs, first, &mut read);
             }
-        };
-        Ok(job?)
+            totals.submits += u64::from(product.stats().submits);
+            cores = cores.max(product.stats().cores);
+        }
+        Ok(cores)
+    }
+}
+
+fn read_rows<E: Noisy>(
+    outputs: &Outputs<'_, E>,
+    first: usize,
+    read: &mut impl FnMut(usize, u32, &[i32]),
+) {
+    for row in 0..outputs.rows() {
+        for segment in outputs.row(row) {
+            segment.sums(|columns, sums| read(first + row, columns.start, sums));
+        }
     }
 }
 
