@@ -96,6 +96,18 @@ struct Parts {
 }
 
 /// A job that was not made, or did not run: what it owned, and why.
+///
+/// ```
+/// use rknpu::{Device, Error, Job};
+///
+/// let device = Device::simulated(Default::default())?;
+/// let domain = device.domain(0)?;
+/// let buffers = vec![domain.alloc(4096)?.to_device()?];
+/// let rejected = Job::new(&domain, &[], buffers).unwrap_err();
+/// assert!(matches!(rejected.error, Error::Program(_))); // no programs
+/// assert_eq!(rejected.kept.len(), 1); // nothing was lost
+/// # Ok::<(), rknpu::Error>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Rejected<T: fmt::Debug> {
@@ -115,6 +127,33 @@ impl<T: fmt::Debug> From<Rejected<T>> for Error {
 
 impl Job {
     /// A job of `programs`, each without trailer, run in order on one core.
+    ///
+    /// ```
+    /// use rknpu::Job;
+    ///
+    /// # use rknpu::program::Matmul;
+    /// # use rknpu::{Layout, Precision, reference};
+    /// # let device = rknpu::Device::simulated(Default::default())?;
+    /// # let domain = device.domain(0)?;
+    /// # let layout = Layout::new(32, 32, Precision::Int8)?;
+    /// # let mut weights = domain.alloc(layout.bytes() as usize)?;
+    /// # reference::tile_i8(layout, |k, n| (k == n) as i8, weights.as_mut_slice());
+    /// # let mut input = domain.alloc(32)?;
+    /// # input.as_mut_slice().fill(5);
+    /// # let buffers =
+    /// #     vec![input.to_device()?, weights.to_device()?, domain.alloc(128)?.to_device()?];
+    /// # let commands = Matmul {
+    /// #     precision: Precision::Int8,
+    /// #     m: 1, k: 32, n: 32,
+    /// #     input: buffers[0].iova(), weights: buffers[1].iova(), output: buffers[2].iova(),
+    /// #     next: None,
+    /// # }
+    /// # .encode()?;
+    /// # let programs = &[&commands[..108]];
+    /// let job = Job::new(&domain, programs, buffers)?;
+    /// assert_eq!(format!("{job:?}"), "Job(1 programs on 3 buffers in 0)");
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The buffers back and the reason: [`Error::Program`] for a program that must not run,
@@ -137,16 +176,99 @@ impl Job {
     }
 
     /// The buffers, in the order in which they were given.
+    ///
+    /// ```
+    /// use rknpu::Job;
+    ///
+    /// # use rknpu::program::Matmul;
+    /// # use rknpu::{Layout, Precision, reference};
+    /// # let device = rknpu::Device::simulated(Default::default())?;
+    /// # let domain = device.domain(0)?;
+    /// # let layout = Layout::new(32, 32, Precision::Int8)?;
+    /// # let mut weights = domain.alloc(layout.bytes() as usize)?;
+    /// # reference::tile_i8(layout, |k, n| (k == n) as i8, weights.as_mut_slice());
+    /// # let mut input = domain.alloc(32)?;
+    /// # input.as_mut_slice().fill(5);
+    /// # let buffers =
+    /// #     vec![input.to_device()?, weights.to_device()?, domain.alloc(128)?.to_device()?];
+    /// # let commands = Matmul {
+    /// #     precision: Precision::Int8,
+    /// #     m: 1, k: 32, n: 32,
+    /// #     input: buffers[0].iova(), weights: buffers[1].iova(), output: buffers[2].iova(),
+    /// #     next: None,
+    /// # }
+    /// # .encode()?;
+    /// # let programs = &[&commands[..108]];
+    /// let job = Job::new(&domain, programs, buffers)?;
+    /// assert_eq!(job.buffers()[2].len(), 128); // the output
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn buffers(&self) -> &[Buffer<buffer::Device>] {
         &self.0.buffers
     }
 
     /// Gives the buffers back.
+    ///
+    /// ```
+    /// use rknpu::Job;
+    ///
+    /// # use rknpu::program::Matmul;
+    /// # use rknpu::{Layout, Precision, reference};
+    /// # let device = rknpu::Device::simulated(Default::default())?;
+    /// # let domain = device.domain(0)?;
+    /// # let layout = Layout::new(32, 32, Precision::Int8)?;
+    /// # let mut weights = domain.alloc(layout.bytes() as usize)?;
+    /// # reference::tile_i8(layout, |k, n| (k == n) as i8, weights.as_mut_slice());
+    /// # let mut input = domain.alloc(32)?;
+    /// # input.as_mut_slice().fill(5);
+    /// # let buffers =
+    /// #     vec![input.to_device()?, weights.to_device()?, domain.alloc(128)?.to_device()?];
+    /// # let commands = Matmul {
+    /// #     precision: Precision::Int8,
+    /// #     m: 1, k: 32, n: 32,
+    /// #     input: buffers[0].iova(), weights: buffers[1].iova(), output: buffers[2].iova(),
+    /// #     next: None,
+    /// # }
+    /// # .encode()?;
+    /// # let programs = &[&commands[..108]];
+    /// let (job, _) = Job::new(&domain, programs, buffers)?.run(&mut device.core(0)?)?;
+    /// let output = job.into_buffers().remove(2).to_host()?;
+    /// assert_eq!(output.as_slice()[..4], 5i32.to_le_bytes());
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn into_buffers(self) -> Vec<Buffer<buffer::Device>> {
         self.0.buffers
     }
 
     /// Runs it on the calling thread.
+    ///
+    /// ```
+    /// use rknpu::Job;
+    ///
+    /// # use rknpu::program::Matmul;
+    /// # use rknpu::{Layout, Precision, reference};
+    /// # let device = rknpu::Device::simulated(Default::default())?;
+    /// # let domain = device.domain(0)?;
+    /// # let layout = Layout::new(32, 32, Precision::Int8)?;
+    /// # let mut weights = domain.alloc(layout.bytes() as usize)?;
+    /// # reference::tile_i8(layout, |k, n| (k == n) as i8, weights.as_mut_slice());
+    /// # let mut input = domain.alloc(32)?;
+    /// # input.as_mut_slice().fill(5);
+    /// # let buffers =
+    /// #     vec![input.to_device()?, weights.to_device()?, domain.alloc(128)?.to_device()?];
+    /// # let commands = Matmul {
+    /// #     precision: Precision::Int8,
+    /// #     m: 1, k: 32, n: 32,
+    /// #     input: buffers[0].iova(), weights: buffers[1].iova(), output: buffers[2].iova(),
+    /// #     next: None,
+    /// # }
+    /// # .encode()?;
+    /// # let programs = &[&commands[..108]];
+    /// let (job, stats) = Job::new(&domain, programs, buffers)?.run(&mut device.core(0)?)?;
+    /// assert_eq!((stats.programs, stats.retries), (1, 0));
+    /// let (_job, _) = job.run(&mut device.core(1)?)?; // again, on another core
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The job back and [`Error::JobFailed`] when the NPU did not run it: it has been reset, what
@@ -176,6 +298,35 @@ impl Job {
     }
 
     /// Starts it on the core's own thread and returns at once. The domain stays active until it has ended.
+    ///
+    /// ```
+    /// use rknpu::Job;
+    ///
+    /// # use rknpu::program::Matmul;
+    /// # use rknpu::{Layout, Precision, reference};
+    /// # let device = rknpu::Device::simulated(Default::default())?;
+    /// # let domain = device.domain(0)?;
+    /// # let layout = Layout::new(32, 32, Precision::Int8)?;
+    /// # let mut weights = domain.alloc(layout.bytes() as usize)?;
+    /// # reference::tile_i8(layout, |k, n| (k == n) as i8, weights.as_mut_slice());
+    /// # let mut input = domain.alloc(32)?;
+    /// # input.as_mut_slice().fill(5);
+    /// # let buffers =
+    /// #     vec![input.to_device()?, weights.to_device()?, domain.alloc(128)?.to_device()?];
+    /// # let commands = Matmul {
+    /// #     precision: Precision::Int8,
+    /// #     m: 1, k: 32, n: 32,
+    /// #     input: buffers[0].iova(), weights: buffers[1].iova(), output: buffers[2].iova(),
+    /// #     next: None,
+    /// # }
+    /// # .encode()?;
+    /// # let programs = &[&commands[..108]];
+    /// let running = Job::new(&domain, programs, buffers)?.submit(device.core(0)?)?;
+    /// // ... this thread does something else ...
+    /// let (_core, finished) = running.wait();
+    /// assert_eq!(finished?.1.programs, 1);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Job and core back, and the reason.
@@ -248,6 +399,35 @@ impl fmt::Debug for Job {
 
 /// A job on its way. Dropping it waits for the job; forgetting it keeps the core and leaks the job's
 /// memory, which is never freed under the NPU.
+///
+/// ```
+/// use rknpu::Job;
+///
+/// # use rknpu::program::Matmul;
+/// # use rknpu::{Layout, Precision, reference};
+/// # let device = rknpu::Device::simulated(Default::default())?;
+/// # let domain = device.domain(0)?;
+/// # let layout = Layout::new(32, 32, Precision::Int8)?;
+/// # let mut weights = domain.alloc(layout.bytes() as usize)?;
+/// # reference::tile_i8(layout, |k, n| (k == n) as i8, weights.as_mut_slice());
+/// # let mut input = domain.alloc(32)?;
+/// # input.as_mut_slice().fill(5);
+/// # let buffers =
+/// #     vec![input.to_device()?, weights.to_device()?, domain.alloc(128)?.to_device()?];
+/// # let commands = Matmul {
+/// #     precision: Precision::Int8,
+/// #     m: 1, k: 32, n: 32,
+/// #     input: buffers[0].iova(), weights: buffers[1].iova(), output: buffers[2].iova(),
+/// #     next: None,
+/// # }
+/// # .encode()?;
+/// # let programs = &[&commands[..108]];
+/// let running = Job::new(&domain, programs, buffers)?.submit(device.core(0)?)?;
+/// assert!(device.core(0).is_err()); // the core is with the job
+/// drop(running.wait());
+/// assert!(device.core(0).is_ok());
+/// # Ok::<(), rknpu::Error>(())
+/// ```
 #[must_use = "dropping a running job waits for it and loses its outcome"]
 #[derive(Debug)]
 pub struct Running {
@@ -259,6 +439,34 @@ pub struct Running {
 
 impl Running {
     /// Waits for the end, at most the device's timeout and what a reset takes.
+    ///
+    /// ```
+    /// use rknpu::Job;
+    ///
+    /// # use rknpu::program::Matmul;
+    /// # use rknpu::{Layout, Precision, reference};
+    /// # let device = rknpu::Device::simulated(Default::default())?;
+    /// # let domain = device.domain(0)?;
+    /// # let layout = Layout::new(32, 32, Precision::Int8)?;
+    /// # let mut weights = domain.alloc(layout.bytes() as usize)?;
+    /// # reference::tile_i8(layout, |k, n| (k == n) as i8, weights.as_mut_slice());
+    /// # let mut input = domain.alloc(32)?;
+    /// # input.as_mut_slice().fill(5);
+    /// # let buffers =
+    /// #     vec![input.to_device()?, weights.to_device()?, domain.alloc(128)?.to_device()?];
+    /// # let commands = Matmul {
+    /// #     precision: Precision::Int8,
+    /// #     m: 1, k: 32, n: 32,
+    /// #     input: buffers[0].iova(), weights: buffers[1].iova(), output: buffers[2].iova(),
+    /// #     next: None,
+    /// # }
+    /// # .encode()?;
+    /// # let programs = &[&commands[..108]];
+    /// let (core, finished) = Job::new(&domain, programs, buffers)?.submit(device.core(2)?)?.wait();
+    /// let (job, _stats) = finished?;
+    /// assert_eq!((core.index(), job.buffers().len()), (2, 3)); // for the next job
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn wait(self) -> (Core, Result<(Job, JobStats), Rejected<Job>>) {
         let Running { mut core, job, seen } = self;
         let finished = core.finish();
@@ -270,6 +478,34 @@ impl Running {
     }
 
     /// The core that it runs on.
+    ///
+    /// ```
+    /// use rknpu::Job;
+    ///
+    /// # use rknpu::program::Matmul;
+    /// # use rknpu::{Layout, Precision, reference};
+    /// # let device = rknpu::Device::simulated(Default::default())?;
+    /// # let domain = device.domain(0)?;
+    /// # let layout = Layout::new(32, 32, Precision::Int8)?;
+    /// # let mut weights = domain.alloc(layout.bytes() as usize)?;
+    /// # reference::tile_i8(layout, |k, n| (k == n) as i8, weights.as_mut_slice());
+    /// # let mut input = domain.alloc(32)?;
+    /// # input.as_mut_slice().fill(5);
+    /// # let buffers =
+    /// #     vec![input.to_device()?, weights.to_device()?, domain.alloc(128)?.to_device()?];
+    /// # let commands = Matmul {
+    /// #     precision: Precision::Int8,
+    /// #     m: 1, k: 32, n: 32,
+    /// #     input: buffers[0].iova(), weights: buffers[1].iova(), output: buffers[2].iova(),
+    /// #     next: None,
+    /// # }
+    /// # .encode()?;
+    /// # let programs = &[&commands[..108]];
+    /// let running = Job::new(&domain, programs, buffers)?.submit(device.core(1)?)?;
+    /// assert_eq!(running.core(), 1);
+    /// # drop(running.wait());
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn core(&self) -> u32 {
         self.core.index()
     }

@@ -67,6 +67,17 @@ impl<E: Element> Activations<E> {
     /// Takes the memory as `m` rows of `k` inputs, for the CPU to write. They hold what was last
     /// written there: every row has to be written.
     ///
+    /// ```
+    /// # use rknpu::{Error, Matmul, MatmulLimits};
+    /// # let device = rknpu::Device::simulated(Default::default())?;
+    /// # let limits = MatmulLimits { rows: 2, k: 64, n: 32 };
+    /// # let matmul = Matmul::int8(&device.domain(0)?, &device.cores()?, limits)?;
+    /// assert!(matmul.activations().lease(2, 64).is_ok());
+    /// let odd = matmul.activations().lease(2, 33); // no multiple of 32
+    /// assert!(matches!(odd, Err(Error::Layout(_))));
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Layout`] for a K that does not tile, [`Error::Shape`] for no rows or more than
     /// [`Activations::rows`]; [`Error::ActivationsLeased`] while they are leased.
@@ -87,6 +98,15 @@ impl<E: Element> Activations<E> {
 
     /// Rows of `k` inputs that can be leased, and multiplied, at a time: at least as many as the matmul
     /// was made for, unless they take more than 4 MiB.
+    ///
+    /// ```
+    /// # use rknpu::{Error, Matmul, MatmulLimits};
+    /// # let device = rknpu::Device::simulated(Default::default())?;
+    /// # let limits = MatmulLimits { rows: 2, k: 64, n: 32 };
+    /// # let matmul = Matmul::int8(&device.domain(0)?, &device.cores()?, limits)?;
+    /// assert!(matmul.activations().rows(64) >= 2);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn rows(&self, k: u32) -> usize {
         self.pool.capacity.rows(k)
     }
@@ -182,11 +202,29 @@ impl<E: Element, S: State> Rows<E, S> {
     }
 
     /// Rows.
+    ///
+    /// ```
+    /// # use rknpu::{Error, Matmul, MatmulLimits};
+    /// # let device = rknpu::Device::simulated(Default::default())?;
+    /// # let limits = MatmulLimits { rows: 2, k: 64, n: 32 };
+    /// # let matmul = Matmul::int8(&device.domain(0)?, &device.cores()?, limits)?;
+    /// assert_eq!(matmul.activations().lease(2, 64)?.m(), 2);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn m(&self) -> usize {
         self.m
     }
 
     /// Inputs of each.
+    ///
+    /// ```
+    /// # use rknpu::{Error, Matmul, MatmulLimits};
+    /// # let device = rknpu::Device::simulated(Default::default())?;
+    /// # let limits = MatmulLimits { rows: 2, k: 64, n: 32 };
+    /// # let matmul = Matmul::int8(&device.domain(0)?, &device.cores()?, limits)?;
+    /// assert_eq!(matmul.activations().lease(1, 32)?.k(), 32); // narrower than it might be
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn k(&self) -> u32 {
         self.k
     }
@@ -213,6 +251,18 @@ fn run(precision: Precision, m: usize, row: usize, range: &Range<u32>) -> Range<
 impl<E: Element> Rows<E, Host> {
     /// Copies one row: `inputs` has K elements.
     ///
+    /// ```
+    /// # use rknpu::{Error, Matmul, MatmulLimits};
+    /// # let device = rknpu::Device::simulated(Default::default())?;
+    /// # let limits = MatmulLimits { rows: 2, k: 64, n: 32 };
+    /// # let matmul = Matmul::int8(&device.domain(0)?, &device.cores()?, limits)?;
+    /// let mut rows = matmul.activations().lease(1, 64)?;
+    /// rows.write_row(0, &[3; 64])?;
+    /// assert!(matches!(rows.write_row(0, &[3; 63]), Err(Error::Length { .. })));
+    /// assert!(matches!(rows.write_row(1, &[3; 64]), Err(Error::Shape { .. }))); // there is one
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Shape`] for a row that does not exist, [`Error::Length`], [`Error::Int4Range`].
     pub fn write_row(&mut self, row: usize, inputs: &[E::Input]) -> Result<()> {
@@ -238,6 +288,19 @@ impl<E: Element> Rows<E, Host> {
     }
 
     /// A row to be written in place: for each K slice, which inputs, and where they lie.
+    ///
+    /// ```
+    /// # use rknpu::{Error, Matmul, MatmulLimits};
+    /// # let device = rknpu::Device::simulated(Default::default())?;
+    /// # let limits = MatmulLimits { rows: 2, k: 64, n: 32 };
+    /// # let matmul = Matmul::int8(&device.domain(0)?, &device.cores()?, limits)?;
+    /// let mut rows = matmul.activations().lease(1, 64)?;
+    /// for (inputs, run) in rows.row_mut(0)? {
+    ///     assert_eq!(run.len(), inputs.len()); // one element an input in int8
+    ///     run.fill(3);
+    /// }
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Shape`] for a row that does not exist.
@@ -267,6 +330,18 @@ impl<E: Element> Rows<E, Host> {
 
     /// Hands them to the NPU: cleans the CPU's caches over all rows.
     ///
+    /// ```
+    /// # use rknpu::{Error, Matmul, MatmulLimits};
+    /// # let device = rknpu::Device::simulated(Default::default())?;
+    /// # let limits = MatmulLimits { rows: 2, k: 64, n: 32 };
+    /// # let matmul = Matmul::int8(&device.domain(0)?, &device.cores()?, limits)?;
+    /// let mut rows = matmul.activations().lease(1, 64)?;
+    /// rows.write_row(0, &[3; 64])?;
+    /// let rows = rows.to_device()?; // for any number of products
+    /// assert_eq!(rows.m(), 1);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// The rows back and the reason, as [`Buffer::to_device`](crate::Buffer::to_device).
     pub fn to_device(mut self) -> Result<Rows<E, Device>, Rejected<Rows<E, Host>>> {
@@ -281,6 +356,21 @@ impl<E: Element> Rows<E, Host> {
 impl<E: Element> Rows<E, Device> {
     /// Takes them back to write other values: no call to the driver. The NPU has only read them, so rows
     /// that are not written keep their values.
+    ///
+    /// ```
+    /// # use rknpu::{Error, Matmul, MatmulLimits};
+    /// # let device = rknpu::Device::simulated(Default::default())?;
+    /// # let limits = MatmulLimits { rows: 2, k: 64, n: 32 };
+    /// # let matmul = Matmul::int8(&device.domain(0)?, &device.cores()?, limits)?;
+    /// let mut rows = matmul.activations().lease(2, 64)?;
+    /// rows.write_row(0, &[1; 64])?;
+    /// rows.write_row(1, &[2; 64])?;
+    /// let mut rows = rows.to_device()?.reclaim();
+    /// rows.write_row(1, &[3; 64])?; // the first row stays
+    /// let rows = rows.to_device()?;
+    /// # assert_eq!(rows.m(), 2);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn reclaim(self) -> Rows<E, Host> {
         self.into_state()
     }

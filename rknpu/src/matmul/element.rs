@@ -9,6 +9,20 @@ use crate::error::{Error, Result};
 use crate::program::output_bytes;
 
 /// int8 in, i32 out.
+///
+/// ```
+/// use rknpu::{Int8, Matmul};
+///
+/// /// What an engine keeps: the element type is part of it.
+/// struct Layer {
+///     matmul: Matmul<Int8>,
+/// }
+/// # let device = rknpu::Device::simulated(Default::default())?;
+/// # let limits = rknpu::MatmulLimits { rows: 1, k: 64, n: 32 };
+/// let layer = Layer { matmul: Matmul::int8(&device.domain(0)?, &device.cores()?, limits)? };
+/// assert_eq!(layer.matmul.limits().k, 64);
+/// # Ok::<(), rknpu::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub enum Int8 {}
 
@@ -31,6 +45,20 @@ pub enum Int4 {}
 ///
 /// `Input` is what rows are copied from, `Stored` what they are in the device's memory; `Partial` is what
 /// the NPU writes for a K slice, `Output` the sum of those.
+///
+/// ```
+/// use rknpu::{Element, Matmul};
+///
+/// /// Of whatever precision.
+/// fn widest<E: Element>(matmul: &Matmul<E>) -> u32 {
+///     matmul.limits().n
+/// }
+/// # let device = rknpu::Device::simulated(Default::default())?;
+/// # let limits = rknpu::MatmulLimits { rows: 1, k: 64, n: 32 };
+/// let matmul = Matmul::int8(&device.domain(0)?, &device.cores()?, limits)?;
+/// assert_eq!(widest(&matmul), 32);
+/// # Ok::<(), rknpu::Error>(())
+/// ```
 pub trait Element: sealed::Steps {}
 
 impl Element for Int8 {}

@@ -63,6 +63,20 @@ pub struct WeightRef<'a> {
 impl<'a> WeightRef<'a> {
     /// The weight whose tiles start `offset` bytes into `buffer`.
     ///
+    /// ```
+    /// use rknpu::{Error, WeightRef};
+    ///
+    /// # use rknpu::{Layout, Precision};
+    /// # let device = rknpu::Device::simulated(Default::default())?;
+    /// # let domain = device.domain(3)?;
+    /// let layout = Layout::new(64, 32, Precision::Int8)?;
+    /// let buffer = domain.alloc(8192)?.to_device()?; // of two weights
+    /// let second = WeightRef::new(&buffer, 4096, layout)?;
+    /// assert_eq!(second.iova(), buffer.iova() + 4096);
+    /// assert!(matches!(WeightRef::new(&buffer, 8192, layout), Err(Error::Range { .. })));
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Range`] when it does not lie in the buffer, or its start is no multiple of 16.
     pub fn new(
@@ -79,22 +93,69 @@ impl<'a> WeightRef<'a> {
     }
 
     /// How it lies there.
+    ///
+    /// ```
+    /// use rknpu::WeightRef;
+    ///
+    /// # use rknpu::{Layout, Precision};
+    /// # let device = rknpu::Device::simulated(Default::default())?;
+    /// # let domain = device.domain(3)?;
+    /// let layout = Layout::new(64, 32, Precision::Int8)?;
+    /// let buffer = domain.alloc(8192)?.to_device()?; // of two weights
+    /// assert_eq!(WeightRef::new(&buffer, 0, layout)?.layout(), layout);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
     /// First address at which the NPU sees it.
+    ///
+    /// ```
+    /// use rknpu::WeightRef;
+    ///
+    /// # use rknpu::{Layout, Precision};
+    /// # let device = rknpu::Device::simulated(Default::default())?;
+    /// # let domain = device.domain(3)?;
+    /// let layout = Layout::new(64, 32, Precision::Int8)?;
+    /// let buffer = domain.alloc(8192)?.to_device()?; // of two weights
+    /// assert_eq!(WeightRef::new(&buffer, 0, layout)?.iova(), buffer.iova());
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn iova(&self) -> u64 {
         self.iova
     }
 
     /// The domain it is in.
+    ///
+    /// ```
+    /// use rknpu::WeightRef;
+    ///
+    /// # use rknpu::{Layout, Precision};
+    /// # let device = rknpu::Device::simulated(Default::default())?;
+    /// # let domain = device.domain(3)?;
+    /// let layout = Layout::new(64, 32, Precision::Int8)?;
+    /// let buffer = domain.alloc(8192)?.to_device()?; // of two weights
+    /// assert_eq!(WeightRef::new(&buffer, 0, layout)?.domain().index(), 3);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn domain(&self) -> &'a Domain {
         self.domain
     }
 }
 
 /// The largest shapes that a [`Matmul`] keeps scratch memory for.
+///
+/// ```
+/// use rknpu::{Device, Matmul, MatmulLimits};
+///
+/// // One matmul for the layers of a model: the widest decides.
+/// let device = Device::simulated(Default::default())?;
+/// let limits = MatmulLimits { rows: 128, k: 2816, n: 2816 };
+/// let matmul = Matmul::int8(&device.domain(0)?, &device.cores()?, limits)?;
+/// assert_eq!(matmul.limits(), limits);
+/// # Ok::<(), rknpu::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatmulLimits {
     /// Rows that it usually sees; more are run in blocks.
@@ -128,6 +189,23 @@ impl MatmulLimits {
 }
 
 /// What a matmul took.
+///
+/// ```
+/// # use rknpu::{Layout, Matmul, MatmulLimits, Precision, WeightRef, reference};
+/// # let device = rknpu::Device::simulated(Default::default())?;
+/// # let domain = device.domain(0)?;
+/// # let layout = Layout::new(64, 32, Precision::Int8)?;
+/// # let mut buffer = domain.alloc(layout.bytes() as usize)?;
+/// # reference::tile_i8(layout, |_, _| 1, buffer.as_mut_slice());
+/// # let buffer = buffer.to_device()?;
+/// # let weight = WeightRef::new(&buffer, 0, layout)?; // of ones
+/// # let limits = MatmulLimits { rows: 8, k: 64, n: 32 };
+/// let mut matmul = Matmul::int8(&domain, &device.cores()?, limits)?;
+/// matmul.run(&weight, &[1; 64], &mut [0; 32])?; // fresh memory: it is submitted twice
+/// let stats = matmul.run(&weight, &[1; 64], &mut [0; 32])?;
+/// assert_eq!((stats.cores, stats.submits, stats.retries), (1, 1, 0)); // too small to split
+/// # Ok::<(), rknpu::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct JobStats {
@@ -190,6 +268,17 @@ pub struct Matmul<E: Element = Int8> {
 impl Matmul<Int8> {
     /// int8 activations and weights, i32 results.
     ///
+    /// ```
+    /// use rknpu::{Device, Error, Matmul, MatmulLimits};
+    ///
+    /// let device = Device::simulated(Default::default())?;
+    /// let (domain, cores) = (device.domain(0)?, device.cores()?);
+    /// let limits = MatmulLimits { rows: 1, k: 64, n: 32 };
+    /// assert!(Matmul::int8(&domain, &cores, limits).is_ok());
+    /// assert!(Matmul::int8(&domain, &cores, MatmulLimits { n: 33, ..limits }).is_err());
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Layout`] and [`Error::Shape`] for impossible limits; [`Error::ForeignDomain`] when domain and
     /// cores belong to different devices; what allocating the scratch buffers meets.
@@ -201,6 +290,25 @@ impl Matmul<Int8> {
 impl Matmul<Fp16> {
     /// Half-float activations and weights, f32 results.
     ///
+    /// ```
+    /// use rknpu::{Device, Layout, Matmul, MatmulLimits, Precision, WeightRef, f16, reference};
+    ///
+    /// let device = Device::simulated(Default::default())?;
+    /// let domain = device.domain(0)?;
+    /// let layout = Layout::new(32, 16, Precision::Fp16)?;
+    /// let mut buffer = domain.alloc(layout.bytes() as usize)?;
+    /// let one = |k, n| if k == n { f16::ONE } else { f16::ZERO };
+    /// reference::tile_f16(layout, one, buffer.as_mut_slice());
+    /// let buffer = buffer.to_device()?;
+    ///
+    /// let limits = MatmulLimits { rows: 1, k: 32, n: 16 };
+    /// let mut matmul = Matmul::fp16(&domain, &device.cores()?, limits)?;
+    /// let mut out = [0f32; 16];
+    /// matmul.run(&WeightRef::new(&buffer, 0, layout)?, &[f16::from_f32(1.5); 32], &mut out)?;
+    /// assert_eq!(out, [1.5; 16]);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Matmul::int8`].
     pub fn fp16(domain: &Domain, cores: &Cores, max: MatmulLimits) -> Result<Matmul<Fp16>> {
@@ -210,6 +318,26 @@ impl Matmul<Fp16> {
 
 impl Matmul<Int4> {
     /// int4 activations and weights, i32 results.
+    ///
+    /// ```
+    /// use rknpu::{Device, Error, Layout, Matmul, MatmulLimits, Precision, WeightRef, reference};
+    ///
+    /// let device = Device::simulated(Default::default())?;
+    /// let domain = device.domain(0)?;
+    /// let layout = Layout::new(32, 64, Precision::Int4)?;
+    /// let mut buffer = domain.alloc(layout.bytes() as usize)?;
+    /// reference::tile_i4(layout, |_, _| -8, buffer.as_mut_slice());
+    /// let buffer = buffer.to_device()?;
+    /// let weight = WeightRef::new(&buffer, 0, layout)?;
+    ///
+    /// let limits = MatmulLimits { rows: 1, k: 32, n: 64 };
+    /// let mut matmul = Matmul::int4(&domain, &device.cores()?, limits)?;
+    /// let mut out = [0i32; 64];
+    /// matmul.run(&weight, &[7; 32], &mut out)?;
+    /// assert_eq!(out, [-8 * 7 * 32; 64]);
+    /// assert!(matches!(matmul.run(&weight, &[8; 32], &mut out), Err(Error::Int4Range { .. })));
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Matmul::int8`].
@@ -235,11 +363,41 @@ impl<E: Element> Matmul<E> {
     }
 
     /// The domain that weights must be in.
+    ///
+    /// ```
+    /// # use rknpu::{Layout, Matmul, MatmulLimits, Precision, WeightRef, reference};
+    /// # let device = rknpu::Device::simulated(Default::default())?;
+    /// # let domain = device.domain(0)?;
+    /// # let layout = Layout::new(64, 32, Precision::Int8)?;
+    /// # let mut buffer = domain.alloc(layout.bytes() as usize)?;
+    /// # reference::tile_i8(layout, |_, _| 1, buffer.as_mut_slice());
+    /// # let buffer = buffer.to_device()?;
+    /// # let weight = WeightRef::new(&buffer, 0, layout)?; // of ones
+    /// # let limits = MatmulLimits { rows: 8, k: 64, n: 32 };
+    /// let matmul = Matmul::int8(&domain, &device.cores()?, limits)?;
+    /// assert_eq!(matmul.domain().index(), 0);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn domain(&self) -> &Domain {
         &self.domain
     }
 
     /// The largest K and N.
+    ///
+    /// ```
+    /// # use rknpu::{Layout, Matmul, MatmulLimits, Precision, WeightRef, reference};
+    /// # let device = rknpu::Device::simulated(Default::default())?;
+    /// # let domain = device.domain(0)?;
+    /// # let layout = Layout::new(64, 32, Precision::Int8)?;
+    /// # let mut buffer = domain.alloc(layout.bytes() as usize)?;
+    /// # reference::tile_i8(layout, |_, _| 1, buffer.as_mut_slice());
+    /// # let buffer = buffer.to_device()?;
+    /// # let weight = WeightRef::new(&buffer, 0, layout)?; // of ones
+    /// # let limits = MatmulLimits { rows: 8, k: 64, n: 32 };
+    /// let matmul = Matmul::int8(&domain, &device.cores()?, limits)?;
+    /// assert_eq!((matmul.limits().k, matmul.limits().n), (64, 32));
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     pub fn limits(&self) -> MatmulLimits {
         self.max
     }
@@ -328,6 +486,25 @@ impl<E: Element> Matmul<E> {
     ///
     /// Waits until the domain may be entered and a core is free. When the NPU does not run the job, it is
     /// reset and the job run once more.
+    ///
+    /// ```
+    /// use rknpu::Error;
+    /// # use rknpu::{Layout, Matmul, MatmulLimits, Precision, WeightRef, reference};
+    /// # let device = rknpu::Device::simulated(Default::default())?;
+    /// # let domain = device.domain(0)?;
+    /// # let layout = Layout::new(64, 32, Precision::Int8)?;
+    /// # let mut buffer = domain.alloc(layout.bytes() as usize)?;
+    /// # reference::tile_i8(layout, |_, _| 1, buffer.as_mut_slice());
+    /// # let buffer = buffer.to_device()?;
+    /// # let weight = WeightRef::new(&buffer, 0, layout)?; // of ones
+    /// # let limits = MatmulLimits { rows: 8, k: 64, n: 32 };
+    /// let mut matmul = Matmul::int8(&domain, &device.cores()?, limits)?;
+    /// let mut out = [0; 2 * 32];
+    /// matmul.run(&weight, &[1; 2 * 64], &mut out)?; // two rows
+    /// assert_eq!(out, [64; 2 * 32]);
+    /// assert!(matches!(matmul.run(&weight, &[1; 63], &mut out), Err(Error::Length { .. })));
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Matmul::multiply`], [`Error::Length`], [`Error::Int4Range`],
