@@ -59,6 +59,7 @@ pub mod _orkpack {}
 pub mod convert;
 pub mod dequant;
 mod file;
+mod machine;
 mod mapping;
 pub mod model;
 pub mod pack;

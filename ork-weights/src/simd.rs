@@ -38,32 +38,59 @@ fn avx2<K: Kernel>(kernel: K) -> K::Output {
 }
 
 /// Bytes of a cache line.
-const LINE: usize = 64;
+pub(crate) const LINE: usize = 64;
 
-/// Copies past the caches, where the machine can: for what is written once, is too large to stay in
-/// a cache, and so need not be fetched into one before it is overwritten.
+/// How a kernel writes what it is done with.
+pub(crate) trait Store {
+    /// Writes `from` to `to`.
+    fn store<const N: usize>(&self, from: &[u8; N], to: &mut [u8; N]);
+}
+
+/// Plain stores: what is written stays in the caches as far as it fits.
+pub(crate) struct ThroughCaches;
+
+impl Store for ThroughCaches {
+    #[inline(always)]
+    fn store<const N: usize>(&self, from: &[u8; N], to: &mut [u8; N]) {
+        *to = *from;
+    }
+}
+
+/// Stores past the caches, where the machine has them and the place is aligned: for what is written
+/// once, is too large to stay in a cache, and so need not be fetched into one before it is
+/// overwritten. The pieces of a cache line must follow each other closely to be written as one.
 ///
 /// Such stores are not ordered with others. The value stands for the promise that they are by the
 /// time it is dropped, so that whoever is told afterwards that the bytes are there sees them.
 pub(crate) struct PastCaches(());
 
 impl PastCaches {
-    /// Begins; drop it before anyone else may look at what was copied.
+    /// Begins; drop it before anyone else may look at what was written.
+    #[inline(always)]
     pub(crate) fn new() -> PastCaches {
         PastCaches(())
     }
+}
 
-    /// Copies `from` to `to`; of different lengths the shorter counts. Only whole cache lines go
-    /// past the caches; what lies before the first and behind the last is copied as ever.
-    #[inline]
-    pub(crate) fn copy(&self, from: &[u8], to: &mut [u8]) {
-        let bytes = from.len().min(to.len());
-        let (from, to) = (&from[..bytes], &mut to[..bytes]);
-        let head = to.as_ptr().align_offset(LINE).min(bytes);
-        let lines = (bytes - head) / LINE * LINE;
-        to[..head].copy_from_slice(&from[..head]);
-        copy_lines(&from[head..head + lines], &mut to[head..head + lines]);
-        to[head + lines..].copy_from_slice(&from[head + lines..]);
+impl Store for PastCaches {
+    #[inline(always)]
+    fn store<const N: usize>(&self, from: &[u8; N], to: &mut [u8; N]) {
+        #[cfg(target_arch = "x86_64")]
+        if to.as_ptr().cast::<std::arch::x86_64::__m128i>().is_aligned() && N.is_multiple_of(16) {
+            use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
+            for at in (0..N).step_by(16) {
+                // SAFETY: N is a multiple of 16, so `at + 16` is at most the length of both arrays,
+                // which do not overlap, as one is borrowed mutably. `to` is aligned to the 16 bytes
+                // the store wants, checked above, and hence `to + at`; the load wants no alignment.
+                // SSE2 belongs to the target.
+                unsafe {
+                    let piece = _mm_loadu_si128(from.as_ptr().add(at).cast::<__m128i>());
+                    _mm_stream_si128(to.as_mut_ptr().add(at).cast::<__m128i>(), piece);
+                }
+            }
+            return;
+        }
+        *to = *from;
     }
 }
 
@@ -76,33 +103,6 @@ impl Drop for PastCaches {
             std::arch::x86_64::_mm_sfence();
         }
     }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[inline]
-fn copy_lines(from: &[u8], to: &mut [u8]) {
-    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
-    if !to.as_ptr().cast::<__m128i>().is_aligned() {
-        // Only where `align_offset` knows no way.
-        return to.copy_from_slice(from);
-    }
-    let bytes = from.len().min(to.len());
-    let to = to.as_mut_ptr();
-    for at in (0..bytes / 16 * 16).step_by(16) {
-        // SAFETY: `at + 16` is at most the length of both slices, which do not overlap, as one is
-        // borrowed mutably. `to` is aligned to the 16 bytes the store wants, checked above, and
-        // hence `to + at`; the load wants no alignment. SSE2 belongs to the target.
-        unsafe {
-            let piece = _mm_loadu_si128(from.as_ptr().add(at).cast::<__m128i>());
-            _mm_stream_si128(to.add(at).cast::<__m128i>(), piece);
-        }
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-#[inline]
-fn copy_lines(from: &[u8], to: &mut [u8]) {
-    to.copy_from_slice(from);
 }
 
 /// Has the lines of `bytes` fetched into the caches, for reads in an order that the processor does
@@ -124,21 +124,29 @@ pub(crate) fn fetch(bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    #[test]
-    fn copies_past_the_caches_are_copies() {
-        let from: Vec<u8> = (0..1000u32).map(|i| (i * 7) as u8).collect();
-        for start in 0..LINE + 1 {
-            for bytes in [0, 1, 15, 16, 63, 64, 65, 128, 200, 900] {
-                let mut to = vec![0xee; 1000];
-                PastCaches::new().copy(&from[start..][..bytes], &mut to[start..]);
-                assert_eq!(to[start..][..bytes], from[start..][..bytes]);
-                assert!(to[..start].iter().chain(&to[start + bytes..]).all(|&byte| byte == 0xee));
-                to.fill(0);
-                PastCaches::new().copy(&from, &mut to[start..start + bytes]);
-                assert_eq!(to[start..][..bytes], from[..bytes]);
-            }
+    fn stores<const N: usize>() {
+        let from: [u8; N] = std::array::from_fn(|i| (i * 7 + 1) as u8);
+        for start in 0..=LINE {
+            let mut to = vec![0xee; 3 * LINE + N];
+            PastCaches::new().store(&from, to[start..].first_chunk_mut().unwrap());
+            assert_eq!(to[start..][..N], from);
+            assert!(to[..start].iter().chain(&to[start + N..]).all(|&byte| byte == 0xee));
         }
-        fetch(&from);
+    }
+
+    #[test]
+    fn stores_past_the_caches_are_stores() {
+        stores::<0>();
+        stores::<8>();
+        stores::<16>();
+        stores::<17>();
+        stores::<32>();
+        stores::<64>();
+    }
+
+    #[test]
+    fn a_fetch_may_be_of_anything() {
         fetch(&[]);
+        fetch(&[1; 1000]);
     }
 }

@@ -1,68 +1,89 @@
 //! Copying runs between rows and blocks.
 
 use super::BLOCK;
-use crate::simd::{Kernel, PastCaches, fetch};
+use crate::simd::{Kernel, LINE, PastCaches, Store, ThroughCaches, fetch};
 
-/// Blocks that are assembled at a time: long enough that each row is read in whole cache lines and
-/// that the copy out of the staging buffer is a large one, small enough to stay in the L1 cache.
-const STAGED: usize = 8;
+/// Blocks that are filled side by side. The more, the longer the piece of a row that is read at
+/// once: fewer would come back to a row's cache lines when rows a power of two apart have driven
+/// them out.
+const TOGETHER: usize = 8;
 
-/// The rows of one tile into its parts; `RUN` bytes a run.
-///
-/// Runs go to a staging buffer first. Written straight to their places, the 32-byte pieces make
-/// the processor read every destination line before it can write it; a large copy does not.
-pub(super) struct Gather<'a, 'b, const RUN: usize> {
+/// As many as that when stores go past the caches: each block has a line open, and a processor
+/// gathers the pieces of few lines only.
+const TOGETHER_PAST: usize = 2;
+
+/// Bytes of a row that are fetched ahead. Rows are read a piece at a time, in turn, which no
+/// processor foresees.
+const AHEAD: usize = 256;
+
+/// The rows of one tile into its parts; `RUN` bytes a run, of `ROWS` rows in a cache line of a
+/// block. A line is written whole, and once.
+pub(super) struct Gather<'a, 'b, const RUN: usize, const ROWS: usize> {
     /// The channels of the tile, `stride` bytes apart.
     pub(super) rows: &'a [u8],
     /// Bytes of a row.
     pub(super) stride: usize,
     /// The tile's part of each k-slice.
     pub(super) parts: &'a mut [&'b mut [u8]],
-    /// Whether the weight is too large for the caches, so that its tiles go past them and its rows
-    /// are fetched ahead.
-    pub(super) large: bool,
+    /// Whether to write past the caches.
+    pub(super) past: bool,
 }
 
-impl<const RUN: usize> Kernel for Gather<'_, '_, RUN> {
+impl<const RUN: usize, const ROWS: usize> Kernel for Gather<'_, '_, RUN, ROWS> {
     type Output = ();
 
     #[inline(always)]
     fn run(self) {
-        let mut staging = [[0; BLOCK]; STAGED];
-        let past_caches = self.large.then(PastCaches::new);
+        if self.past {
+            self.copy::<TOGETHER_PAST>(&PastCaches::new());
+        } else {
+            self.copy::<TOGETHER>(&ThroughCaches);
+        }
+    }
+}
+
+impl<const RUN: usize, const ROWS: usize> Gather<'_, '_, RUN, ROWS> {
+    #[inline(always)]
+    fn copy<const BLOCKS: usize>(self, way: &impl Store) {
+        const { assert!(RUN * ROWS == LINE) };
+        let Gather { rows, stride, parts, .. } = self;
         let mut from = 0;
-        for part in self.parts {
-            let (whole, rest) = part.as_chunks_mut::<BLOCK>().0.as_chunks_mut::<STAGED>();
-            for out in whole {
-                for (pair, rows) in self.rows.chunks_exact(2 * self.stride).enumerate() {
-                    let (first, second) = rows.split_at(self.stride);
-                    let wanted = from..from + STAGED * RUN;
-                    if self.large {
-                        let next = wanted.end..self.stride.min(wanted.end + STAGED * RUN);
-                        fetch(&first[next.clone()]);
-                        fetch(&second[next]);
-                    }
-                    let first = first[wanted.clone()].as_chunks::<RUN>().0;
-                    let second = second[wanted].as_chunks::<RUN>().0;
-                    for i in 0..STAGED {
-                        let to = &mut staging[i][2 * pair * RUN..2 * (pair + 1) * RUN];
-                        to[..RUN].copy_from_slice(&first[i]);
-                        to[RUN..].copy_from_slice(&second[i]);
-                    }
-                }
-                match &past_caches {
-                    Some(way) => way.copy(staging.as_flattened(), out.as_flattened_mut()),
-                    None => *out = staging,
-                }
-                from += STAGED * RUN;
+        for part in parts {
+            let (whole, rest) = part.as_chunks_mut::<BLOCK>().0.as_chunks_mut::<BLOCKS>();
+            for blocks in whole {
+                fill::<RUN, ROWS, BLOCKS>(rows, stride, from, blocks, way);
+                from += BLOCKS * RUN;
             }
-            for (j, row) in self.rows.chunks_exact(self.stride).enumerate() {
-                let row = &row[from..from + rest.len() * RUN];
-                for (block, run) in rest.iter_mut().zip(row.as_chunks::<RUN>().0) {
-                    block[j * RUN..][..RUN].copy_from_slice(run);
-                }
+            for block in rest {
+                fill::<RUN, ROWS, 1>(rows, stride, from, std::array::from_mut(block), way);
+                from += RUN;
             }
-            from += rest.len() * RUN;
+        }
+    }
+}
+
+/// Fills blocks with the runs of the rows from byte `from` of each on.
+#[inline(always)]
+fn fill<const RUN: usize, const ROWS: usize, const BLOCKS: usize>(
+    rows: &[u8],
+    stride: usize,
+    from: usize,
+    blocks: &mut [[u8; BLOCK]; BLOCKS],
+    way: &impl Store,
+) {
+    let wanted = from..from + BLOCKS * RUN;
+    let ahead = stride.min(from + AHEAD)..stride.min(wanted.end + AHEAD);
+    for (line, rows) in (0..BLOCK / LINE).zip(rows.chunks_exact(ROWS * stride)) {
+        let runs: [&[[u8; RUN]]; ROWS] = std::array::from_fn(|j| {
+            let row = &rows[j * stride..(j + 1) * stride];
+            fetch(&row[ahead.clone()]);
+            row[wanted.clone()].as_chunks::<RUN>().0
+        });
+        for (i, block) in blocks.iter_mut().enumerate() {
+            let line = &mut block.as_chunks_mut::<LINE>().0[line];
+            for (to, runs) in line.as_chunks_mut::<RUN>().0.iter_mut().zip(runs) {
+                way.store(&runs[i], to);
+            }
         }
     }
 }
