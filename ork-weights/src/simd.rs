@@ -5,10 +5,11 @@
 //! inlined into a function for each set, and [`dispatch`] picks the best one the machine has.
 //!
 //! * aarch64: NEON belongs to the target, so the one instantiation uses it.
-//! * x86-64: AVX2 when the processor has it, else the SSE2 of the target.
+//! * x86-64: AVX2, FMA and F16C when the processor has all three, else the SSE2 of the target.
 //!
-//! No instantiation may fuse a multiplication with an addition or reorder a sum: all give the
-//! same bits, which is what makes a conversion reproducible from one machine to the next.
+//! All give the same bits, which is what makes a conversion reproducible from one machine to the
+//! next: none may reorder a sum, or fuse a multiplication with an addition where that shows. What a
+//! machine has beyond the plain loops is a [`Machine`], for the places that prove it does not.
 
 /// Work that is to be compiled for several instruction sets. `run` and all it calls in its inner
 /// loops must be `#[inline(always)]`, or the vector code ends up outside the instantiation.
@@ -17,24 +18,99 @@ pub(crate) trait Kernel {
     type Output;
 
     /// The algorithm.
-    fn run(self) -> Self::Output;
+    fn run(self, machine: impl Machine) -> Self::Output;
+}
+
+/// What instruction sets have in different forms. A value is the proof that the processor has it.
+pub(crate) trait Machine: Copy {
+    /// a × b + c, the product rounded or not: for results that do not depend on which.
+    fn multiply_add(self, a: f32, b: f32, c: f32) -> f32;
+
+    /// Half floats as singles. Exact, but NaN may come out as another NaN.
+    fn halves(self, halves: &[u16; 32], out: &mut [f32; 32]);
+}
+
+/// What every machine has.
+#[derive(Clone, Copy)]
+pub(crate) struct Plain;
+
+impl Machine for Plain {
+    #[inline(always)]
+    fn multiply_add(self, a: f32, b: f32, c: f32) -> f32 {
+        #[cfg(target_arch = "aarch64")]
+        return a.mul_add(b, c);
+        #[cfg(not(target_arch = "aarch64"))]
+        return a * b + c;
+    }
+
+    #[inline(always)]
+    fn halves(self, halves: &[u16; 32], out: &mut [f32; 32]) {
+        crate::dequant::halves_to_f32(halves, out)
+    }
 }
 
 /// Runs `kernel` in the best instantiation for this machine.
 #[inline]
 pub(crate) fn dispatch<K: Kernel>(kernel: K) -> K::Output {
     #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has AVX2, checked on the line above.
-        return unsafe { avx2(kernel) };
+    if let Some(machine) = x86::Avx2::detect() {
+        return machine.run(kernel);
     }
-    kernel.run()
+    kernel.run(Plain)
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn avx2<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run()
+mod x86 {
+    use super::{Kernel, Machine};
+    use std::arch::is_x86_feature_detected;
+    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm256_cvtph_ps, _mm256_storeu_ps};
+
+    /// A processor with AVX2, FMA and F16C.
+    #[derive(Clone, Copy)]
+    pub(super) struct Avx2(());
+
+    impl Avx2 {
+        #[inline]
+        pub(super) fn detect() -> Option<Avx2> {
+            let all = is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("f16c");
+            all.then_some(Avx2(()))
+        }
+
+        #[inline]
+        pub(super) fn run<K: Kernel>(self, kernel: K) -> K::Output {
+            // SAFETY: a value of this type is only made where the processor has all three.
+            unsafe { instance(kernel, self) }
+        }
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn instance<K: Kernel>(kernel: K, machine: Avx2) -> K::Output {
+        kernel.run(machine)
+    }
+
+    impl Machine for Avx2 {
+        #[inline(always)]
+        fn multiply_add(self, a: f32, b: f32, c: f32) -> f32 {
+            a.mul_add(b, c)
+        }
+
+        #[inline(always)]
+        fn halves(self, halves: &[u16; 32], out: &mut [f32; 32]) {
+            for (out, halves) in
+                out.as_chunks_mut::<8>().0.iter_mut().zip(halves.as_chunks::<8>().0)
+            {
+                // SAFETY: eight halves are the 16 bytes that are read, eight singles the 32 that
+                // are written, neither with a wish for alignment; the processor has AVX and F16C,
+                // or there were no `self`.
+                unsafe {
+                    let halves = _mm_loadu_si128(halves.as_ptr().cast::<__m128i>());
+                    _mm256_storeu_ps(out.as_mut_ptr(), _mm256_cvtph_ps(halves));
+                }
+            }
+        }
+    }
 }
 
 /// Bytes of a cache line.

@@ -1,5 +1,7 @@
 //! Tensors that are floats already.
 
+use crate::simd::Machine;
+
 /// What turns the exponent of a half, moved to its place in a single, into that of the single.
 const EXPONENT_STEP: u32 = (127 - 15) << 23;
 
@@ -24,24 +26,22 @@ pub(crate) fn half_to_f32(half: u16) -> f32 {
 trait Float<const N: usize> {
     fn value(raw: [u8; N]) -> f32;
 
-    /// In an array of its own a run becomes vector code.
+    /// In arrays of fixed size a run becomes vector code.
     #[inline(always)]
-    fn run(raw: &[[u8; N]; 32]) -> [f32; 32] {
-        let mut out = [0.0; 32];
+    fn run(_: impl Machine, raw: &[[u8; N]; 32], out: &mut [f32; 32]) {
         for (out, raw) in out.iter_mut().zip(raw) {
             *out = Self::value(*raw);
         }
-        out
     }
 }
 
 #[inline(always)]
-fn values<F: Float<N>, const N: usize>(raw: &[u8], out: &mut [f32]) {
+fn values<F: Float<N>, const N: usize>(machine: impl Machine, raw: &[u8], out: &mut [f32]) {
     let raw = raw.as_chunks::<N>().0;
     let (runs, rest) = raw.as_chunks::<32>();
     let (out_runs, out_rest) = out.as_chunks_mut::<32>();
     for (raw, out) in runs.iter().zip(out_runs) {
-        *out = F::run(raw);
+        F::run(machine, raw, out);
     }
     for (raw, out) in rest.iter().zip(out_rest) {
         *out = F::value(*raw);
@@ -51,28 +51,26 @@ fn values<F: Float<N>, const N: usize>(raw: &[u8], out: &mut [f32]) {
 /// A run of half floats. Most runs hold normal numbers only, for which a third of the work of
 /// [`half_to_f32`] is enough: sign extension puts the sign into place along with the rest.
 #[inline(always)]
-fn halves(raw: &[[u8; 2]; 32]) -> [f32; 32] {
-    let mut halves = [0; 32];
+pub(crate) fn halves_to_f32(halves: &[u16; 32], out: &mut [f32; 32]) {
     let mut unusual = 0;
-    for (half, raw) in halves.iter_mut().zip(raw) {
-        *half = u16::from_le_bytes(*raw);
-        unusual |= u16::from((*half & 0x7c00).wrapping_sub(0x0400) >= 0x7800);
+    for half in halves {
+        unusual |= u16::from((half & 0x7c00).wrapping_sub(0x0400) >= 0x7800);
     }
     if unusual != 0 {
-        return any_halves(&halves);
+        return any_halves(halves, out);
     }
-    let mut out = [0.0; 32];
     for (out, half) in out.iter_mut().zip(halves) {
-        let moved = (i32::from(half as i16) << 13) as u32 & 0x8fff_e000;
+        let moved = (i32::from(*half as i16) << 13) as u32 & 0x8fff_e000;
         *out = f32::from_bits(moved + EXPONENT_STEP);
     }
-    out
 }
 
 /// A run with zeros, subnormals, infinities or NaN.
 #[inline(never)]
-fn any_halves(halves: &[u16; 32]) -> [f32; 32] {
-    halves.map(half_to_f32)
+fn any_halves(halves: &[u16; 32], out: &mut [f32; 32]) {
+    for (out, half) in out.iter_mut().zip(halves) {
+        *out = half_to_f32(*half);
+    }
 }
 
 struct F32;
@@ -92,9 +90,16 @@ impl Float<2> for F16 {
         half_to_f32(u16::from_le_bytes(raw))
     }
 
+    /// NaN keeps its bits on every machine.
     #[inline(always)]
-    fn run(raw: &[[u8; 2]; 32]) -> [f32; 32] {
-        halves(raw)
+    fn run(machine: impl Machine, raw: &[[u8; 2]; 32], out: &mut [f32; 32]) {
+        let mut halves = [0; 32];
+        let mut most = 0;
+        for (half, raw) in halves.iter_mut().zip(raw) {
+            *half = u16::from_le_bytes(*raw);
+            most = most.max(*half & 0x7fff);
+        }
+        if most > 0x7c00 { any_halves(&halves, out) } else { machine.halves(&halves, out) }
     }
 }
 
@@ -108,23 +113,25 @@ impl Float<2> for Bf16 {
 }
 
 #[inline(always)]
-pub(super) fn f32s(raw: &[u8], out: &mut [f32]) {
-    values::<F32, 4>(raw, out);
+pub(super) fn f32s(machine: impl Machine, raw: &[u8], out: &mut [f32]) {
+    values::<F32, 4>(machine, raw, out);
 }
 
 #[inline(always)]
-pub(super) fn f16s(raw: &[u8], out: &mut [f32]) {
-    values::<F16, 2>(raw, out);
+pub(super) fn f16s(machine: impl Machine, raw: &[u8], out: &mut [f32]) {
+    values::<F16, 2>(machine, raw, out);
 }
 
 #[inline(always)]
-pub(super) fn bf16s(raw: &[u8], out: &mut [f32]) {
-    values::<Bf16, 2>(raw, out);
+pub(super) fn bf16s(machine: impl Machine, raw: &[u8], out: &mut [f32]) {
+    values::<Bf16, 2>(machine, raw, out);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dequant::{TensorType, dequantise};
+    use crate::simd::Plain;
 
     #[test]
     fn every_half_is_exact() {
@@ -142,9 +149,13 @@ mod tests {
     fn runs_are_their_values() {
         for start in 0..=u16::MAX - 31 {
             let run: [[u8; 2]; 32] = std::array::from_fn(|i| (start + i as u16).to_le_bytes());
-            for (bytes, value) in run.iter().zip(halves(&run)) {
-                let alone = half_to_f32(u16::from_le_bytes(*bytes));
-                assert_eq!(alone.to_bits(), value.to_bits(), "{start:#06x}");
+            let (mut read, mut plain) = ([0.0; 32], [0.0; 32]);
+            F16::run(Plain, &run, &mut plain);
+            dequantise(TensorType::F16, run.as_flattened(), &mut read).unwrap();
+            for (i, bytes) in run.iter().enumerate() {
+                let alone = half_to_f32(u16::from_le_bytes(*bytes)).to_bits();
+                assert_eq!(read[i].to_bits(), alone, "{start:#06x}");
+                assert_eq!(plain[i].to_bits(), alone, "{start:#06x}");
             }
         }
     }

@@ -25,9 +25,9 @@ mod k_quant;
 mod legacy;
 mod ternary;
 
-pub(crate) use float::half_to_f32;
+pub(crate) use float::{half_to_f32, halves_to_f32};
 
-use crate::simd::{Kernel, dispatch};
+use crate::simd::{Kernel, Machine, dispatch};
 
 /// A type of GGUF tensor that can be turned into f32.
 ///
@@ -323,8 +323,8 @@ impl Kernel for Decode<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
-        decode(self.kind, self.raw, self.out);
+    fn run(self, machine: impl Machine) {
+        decode(machine, self.kind, self.raw, self.out);
     }
 }
 
@@ -343,11 +343,11 @@ fn blocks<const B: usize, const E: usize, T: Block<B, E>>(raw: &[u8], out: &mut 
 
 /// The inner part of [`dequantise`], for use inside another kernel; stops at the shorter of the two.
 #[inline(always)]
-pub(crate) fn decode(kind: TensorType, raw: &[u8], out: &mut [f32]) {
+pub(crate) fn decode(machine: impl Machine, kind: TensorType, raw: &[u8], out: &mut [f32]) {
     match kind {
-        TensorType::F32 => float::f32s(raw, out),
-        TensorType::F16 => float::f16s(raw, out),
-        TensorType::BF16 => float::bf16s(raw, out),
+        TensorType::F32 => float::f32s(machine, raw, out),
+        TensorType::F16 => float::f16s(machine, raw, out),
+        TensorType::BF16 => float::bf16s(machine, raw, out),
         TensorType::Q4_0 => blocks::<_, _, legacy::Q4_0>(raw, out),
         TensorType::Q4_1 => blocks::<_, _, legacy::Q4_1>(raw, out),
         TensorType::Q5_0 => blocks::<_, _, legacy::Q5_0>(raw, out),

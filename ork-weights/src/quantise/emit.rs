@@ -2,7 +2,7 @@
 
 use super::random::Stream;
 use super::{Quality, Quantiser, Step, float16};
-use crate::simd::Kernel;
+use crate::simd::{Kernel, Machine, PastCaches, Store, ThroughCaches};
 use crate::tile::BLOCK;
 
 /// How 32 codes become the bytes of a run.
@@ -97,6 +97,8 @@ pub(super) struct Emit<'a, 'r, 'p, Q, R, const ROWS: usize, const BYTES: usize> 
     pub(super) at: usize,
     /// The tile's part of each k-slice.
     pub(super) parts: &'a mut [&'p mut [u8]],
+    /// The way past the caches, where that is the faster one.
+    pub(super) past: Option<&'a PastCaches>,
     pub(super) measure: Option<Measure<'a>>,
 }
 
@@ -107,14 +109,17 @@ impl<Q: Quantiser, R: Run<BYTES>, const ROWS: usize, const BYTES: usize> Kernel
     type Output = Result<(), usize>;
 
     #[inline(always)]
-    fn run(mut self) -> Result<(), usize> {
+    fn run(mut self, machine: impl Machine) -> Result<(), usize> {
         // Without this the compiler keeps what only measuring needs alive in the loop.
-        match self.measure.take() {
-            None => self.emit(|_, _, _, _| ()),
-            Some(Measure { lanes, importance }) => self.emit(|k, values, levels, scale| {
-                let weights = importance.and_then(|weights| weights[k..].first_chunk());
-                lanes.add(values, weights, &levels.map(|level| f32::from(level) * scale));
-            }),
+        match (self.measure.take(), self.past) {
+            (None, None) => self.emit(machine, &ThroughCaches, |_, _, _, _| ()),
+            (None, Some(past)) => self.emit(machine, past, |_, _, _, _| ()),
+            (Some(Measure { lanes, importance }), _) => {
+                self.emit(machine, &ThroughCaches, |k, values, levels, scale| {
+                    let weights = importance.and_then(|weights| weights[k..].first_chunk());
+                    lanes.add(values, weights, &levels.map(|level| f32::from(level) * scale));
+                })
+            }
         }
     }
 }
@@ -124,7 +129,12 @@ impl<Q: Quantiser, R: Run<BYTES>, const ROWS: usize, const BYTES: usize>
 {
     /// `see` is told k, values, levels and scale of every run.
     #[inline(always)]
-    fn emit(self, mut see: impl FnMut(usize, &[f32; 32], [i8; 32], f32)) -> Result<(), usize> {
+    fn emit(
+        self,
+        machine: impl Machine,
+        way: &impl Store,
+        mut see: impl FnMut(usize, &[f32; 32], [i8; 32], f32),
+    ) -> Result<(), usize> {
         let Emit { quantiser, mut rows, group, at, parts, .. } = self;
         let mut runs = rows.each_ref().map(|row| row.values.as_chunks::<32>().0.iter());
         let mut steps = [Step::default(); ROWS];
@@ -142,9 +152,11 @@ impl<Q: Quantiser, R: Run<BYTES>, const ROWS: usize, const BYTES: usize>
                 left -= 1;
                 for i in 0..ROWS {
                     let Some(values) = runs[i].next() else { return Ok(()) };
-                    let codes = quantiser.codes(values, steps[i], &mut rows[i].random);
+                    let codes = quantiser.codes(machine, values, steps[i], &mut rows[i].random);
                     let run = R::pack(&codes, |code| quantiser.level(code));
-                    block[at + i * BYTES..at + (i + 1) * BYTES].copy_from_slice(&run);
+                    if let Some(to) = block[at + i * BYTES..].first_chunk_mut() {
+                        way.store(&run, to);
+                    }
                     see(k, values, codes.map(|code| quantiser.level(code)), steps[i].scale);
                 }
                 k += 32;
@@ -168,7 +180,7 @@ impl Kernel for EmitHalf<'_, '_> {
     type Output = Option<()>;
 
     #[inline(always)]
-    fn run(mut self) -> Option<()> {
+    fn run(mut self, _: impl Machine) -> Option<()> {
         let mut runs = self.values.as_chunks::<32>().0.iter().enumerate();
         for part in self.parts {
             for (block, (index, values)) in

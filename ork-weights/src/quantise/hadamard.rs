@@ -3,7 +3,7 @@
 //! It spreads outliers over a block, so that four bits go further. It is its own inverse and keeps
 //! dot products, so weights and activations rotated alike multiply to the same result.
 
-use crate::simd::{Kernel, dispatch};
+use crate::simd::{Kernel, Machine, dispatch};
 
 /// Values of a block for rows of `k`: the largest power of two that divides it.
 ///
@@ -45,7 +45,7 @@ impl Kernel for Rotate<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run(self, _: impl Machine) {
         let norm = (1.0 / (self.block as f64).sqrt()) as f32;
         for block in self.row.chunks_exact_mut(self.block) {
             let mut half = 1;

@@ -4,6 +4,7 @@ use super::clip::{self, RATIOS};
 use super::int8::ROUNDER;
 use super::random::Stream;
 use super::{LEAST_ABSMAX, Quantiser, Step, absmax};
+use crate::simd::Machine;
 
 /// Nearest whole number to value / scale, ties to even, clamped.
 #[inline(always)]
@@ -38,7 +39,7 @@ impl Quantiser for Uniform<'_> {
     }
 
     #[inline(always)]
-    fn codes(&self, values: &[f32; 32], step: Step, _: &mut Stream) -> [i8; 32] {
+    fn codes(&self, _: impl Machine, values: &[f32; 32], step: Step, _: &mut Stream) -> [i8; 32] {
         values.map(|value| nearest(value, step.scale, -7.0))
     }
 }
@@ -53,7 +54,13 @@ impl Quantiser for Stochastic<'_> {
     }
 
     #[inline(always)]
-    fn codes(&self, values: &[f32; 32], step: Step, random: &mut Stream) -> [i8; 32] {
+    fn codes(
+        &self,
+        _: impl Machine,
+        values: &[f32; 32],
+        step: Step,
+        random: &mut Stream,
+    ) -> [i8; 32] {
         values.map(|value| (value / step.scale + random.unit()).floor().clamp(-7.0, 7.0) as i8)
     }
 }
@@ -68,7 +75,7 @@ impl Quantiser for Native {
     }
 
     #[inline(always)]
-    fn codes(&self, values: &[f32; 32], step: Step, _: &mut Stream) -> [i8; 32] {
+    fn codes(&self, _: impl Machine, values: &[f32; 32], step: Step, _: &mut Stream) -> [i8; 32] {
         values.map(|value| nearest(value, step.scale, -8.0))
     }
 }
@@ -76,6 +83,7 @@ impl Quantiser for Native {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simd::Plain;
     use proptest::prelude::*;
 
     const PLAIN: Uniform<'static> = Uniform { importance: None };
@@ -89,15 +97,15 @@ mod tests {
             prop_assert_eq!(scale, most / 7.0);
             let expected = values.map(|v| (v / scale).round_ties_even() as i8);
             let step = Step::new(scale);
-            prop_assert_eq!(PLAIN.codes(&values, step, &mut Stream::default()), expected);
-            prop_assert_eq!(Native.codes(&values, step, &mut Stream::default()), expected);
+            prop_assert_eq!(PLAIN.codes(Plain, &values, step, &mut Stream::default()), expected);
+            prop_assert_eq!(Native.codes(Plain, &values, step, &mut Stream::default()), expected);
         }
 
         #[test]
         fn stochastic_codes_are_neighbours(values in prop::array::uniform32(-3f32..3.0), seed: u64) {
             let quantiser = Stochastic(PLAIN);
             let scale = quantiser.scale(&values).unwrap();
-            let codes = quantiser.codes(&values, Step::new(scale), &mut Stream::new(seed, 0));
+            let codes = quantiser.codes(Plain, &values, Step::new(scale), &mut Stream::new(seed, 0));
             for (value, code) in values.iter().zip(codes) {
                 let exact = value / scale;
                 prop_assert!(f32::from(code) >= exact.floor().clamp(-7.0, 7.0));
@@ -113,7 +121,7 @@ mod tests {
         let mut sum = 0f64;
         for _ in 0..1000 {
             sum += Stochastic(PLAIN)
-                .codes(&values, step, &mut stream)
+                .codes(Plain, &values, step, &mut stream)
                 .iter()
                 .map(|&c| f64::from(c))
                 .sum::<f64>();
@@ -126,7 +134,7 @@ mod tests {
         let mut values = [0f32; 32];
         values[0] = -9.0;
         let step = Step::new(1.0);
-        assert_eq!(Native.codes(&values, step, &mut Stream::default())[0], -8);
-        assert_eq!(PLAIN.codes(&values, step, &mut Stream::default())[0], -7);
+        assert_eq!(Native.codes(Plain, &values, step, &mut Stream::default())[0], -8);
+        assert_eq!(PLAIN.codes(Plain, &values, step, &mut Stream::default())[0], -7);
     }
 }

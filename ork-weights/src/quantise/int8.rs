@@ -2,6 +2,7 @@
 
 use super::random::Stream;
 use super::{LEAST_ABSMAX, Quantiser, Step, absmax};
+use crate::simd::Machine;
 
 pub(super) struct Int8;
 
@@ -27,14 +28,21 @@ impl Quantiser for Int8 {
     /// quotient is at most 127 after rounding.
     ///
     /// A product with less than the reciprocal and one with more enclose the quotient, and rounding
-    /// keeps the order: where both round to the same whole number, the quotient does.
+    /// keeps the order: where both round to the same whole number, the quotient does. Products that
+    /// are not rounded before they are added enclose it all the more.
     #[inline(always)]
-    fn codes(&self, values: &[f32; 32], step: Step, _: &mut Stream) -> [i8; 32] {
+    fn codes(
+        &self,
+        machine: impl Machine,
+        values: &[f32; 32],
+        step: Step,
+        _: &mut Stream,
+    ) -> [i8; 32] {
         let mut rounded = [0; 32];
         let mut apart = [0; 32];
         for i in 0..32 {
-            let one = (values[i] * step.below + ROUNDER).to_bits();
-            let other = (values[i] * step.above + ROUNDER).to_bits();
+            let one = machine.multiply_add(values[i], step.below, ROUNDER).to_bits();
+            let other = machine.multiply_add(values[i], step.above, ROUNDER).to_bits();
             rounded[i] = one;
             apart[i] = one ^ other;
         }
@@ -55,6 +63,7 @@ fn divided(values: &[f32; 32], scale: f32) -> [i8; 32] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simd::{Kernel, Plain, dispatch};
     use proptest::prelude::*;
 
     /// The rule as written.
@@ -65,10 +74,23 @@ mod tests {
         (scale, row.iter().map(code).collect())
     }
 
+    struct Codes<'a>(&'a [f32; 32], Step);
+
+    impl Kernel for Codes<'_> {
+        type Output = [i8; 32];
+
+        #[inline(always)]
+        fn run(self, machine: impl Machine) -> [i8; 32] {
+            Int8.codes(machine, self.0, self.1, &mut Stream::default())
+        }
+    }
+
     fn agrees(row: &[f32; 32]) {
         let scale = Int8.scale(row).unwrap();
-        let codes = Int8.codes(row, Step::new(scale), &mut Stream::default());
-        assert_eq!((scale, codes.to_vec()), naive(row), "{row:?}");
+        let step = Step::new(scale);
+        let expected = naive(row);
+        assert_eq!((scale, dispatch(Codes(row, step)).to_vec()), expected, "{row:?}");
+        assert_eq!(Codes(row, step).run(Plain).to_vec(), expected.1, "{row:?}");
     }
 
     fn magnitude() -> impl Strategy<Value = f32> {

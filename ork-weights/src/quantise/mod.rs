@@ -64,6 +64,7 @@ pub use quality::Quality;
 pub use rows::Rows;
 pub use tier::{ParseTierError, Tier};
 
+use crate::simd::Machine;
 use rknpu_sys::layout::LayoutError;
 
 /// Least absmax a scale is made of; a channel of zeros gets a scale above zero.
@@ -193,7 +194,13 @@ trait Quantiser: Sync {
     fn scale(&self, values: &[f32]) -> Option<f32>;
 
     /// Codes of a run; `random` is the row's own stream.
-    fn codes(&self, values: &[f32; 32], step: Step, random: &mut random::Stream) -> [i8; 32];
+    fn codes(
+        &self,
+        machine: impl Machine,
+        values: &[f32; 32],
+        step: Step,
+        random: &mut random::Stream,
+    ) -> [i8; 32];
 
     /// What the NPU multiplies by the scale for this code.
     #[inline(always)]

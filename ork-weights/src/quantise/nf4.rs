@@ -4,6 +4,7 @@ use super::clip::{self, RATIOS};
 use super::random::Stream;
 use super::{LEAST_ABSMAX, Quantiser, Step, absmax};
 use crate::pack::Codebook;
+use crate::simd::Machine;
 
 /// NF4 levels as bitsandbytes publishes them; code 7 is zero.
 const LEVELS: [f32; 16] = [
@@ -64,7 +65,7 @@ impl Quantiser for Nf4<'_> {
     }
 
     #[inline(always)]
-    fn codes(&self, values: &[f32; 32], step: Step, _: &mut Stream) -> [i8; 32] {
+    fn codes(&self, _: impl Machine, values: &[f32; 32], step: Step, _: &mut Stream) -> [i8; 32] {
         values.map(|value| nearest(value, step.scale))
     }
 
@@ -77,6 +78,7 @@ impl Quantiser for Nf4<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simd::Plain;
     use proptest::prelude::*;
 
     #[test]
@@ -91,7 +93,7 @@ mod tests {
         fn codes_are_the_nearest_level(values in prop::array::uniform32(-2f32..2.0)) {
             let quantiser = Nf4 { importance: None };
             let scale = quantiser.scale(&values).unwrap();
-            let codes = quantiser.codes(&values, Step::new(scale), &mut Stream::default());
+            let codes = quantiser.codes(Plain, &values, Step::new(scale), &mut Stream::default());
             let most = values.iter().fold(0f32, |m, v| m.max(v.abs()));
             prop_assert_eq!(scale, most / 127.0);
             for (value, code) in values.iter().zip(codes) {

@@ -6,8 +6,8 @@ use super::int8::Int8;
 use super::nf4::Nf4;
 use super::rows::{Rows, length};
 use super::{Quality, QuantiseError, Quantiser, Recipe, Tier, rotate};
-use crate::simd::dispatch;
-use crate::tile::Columns;
+use crate::simd::{LINE, PastCaches, dispatch};
+use crate::tile::{Columns, past_caches};
 use rayon::prelude::*;
 use rknpu_sys::layout::{Layout, Precision};
 use std::marker::PhantomData;
@@ -121,6 +121,7 @@ fn nibbles<Q: Quantiser>(
                 group: k,
                 at: 0,
                 parts: &mut [blocks],
+                past: None,
                 measure: measured(recipe, &mut lanes),
             });
             emitted.map_err(|_| QuantiseError::NotFinite { channel: rows.channel(index) })?;
@@ -189,11 +190,15 @@ impl Job<'_> {
         let width = self.layout.precision().tile_width() as usize;
         let rotated = self.recipe.tier.is_rotated();
         let seed = self.recipe.stochastic.unwrap_or(0);
+        // Two rows must fill lines of the cache, or they would be written twice.
+        let whole_lines = 2 * BYTES == LINE && out.as_ptr().addr().is_multiple_of(LINE);
+        let past = whole_lines && past_caches(out.len());
         let mut columns = Columns::split(self.layout, out);
         let tiles = columns.par_tiles().zip(scales.par_chunks_exact_mut(width * groups));
         let parts = tiles.enumerate().map_init(
             || vec![0f32; 2 * k],
             |buffer, (tile, (parts, scales))| {
+                let past = past.then(PastCaches::new);
                 let mut lanes = Lanes::default();
                 for (pair, scales) in scales.chunks_exact_mut(2 * groups).enumerate() {
                     let channel = tile * width + 2 * pair;
@@ -216,6 +221,7 @@ impl Job<'_> {
                         group: k / groups,
                         at: 2 * pair * BYTES,
                         parts,
+                        past: past.as_ref(),
                         measure: measured(self.recipe, &mut lanes),
                     });
                     emitted.map_err(|i| QuantiseError::NotFinite { channel: channel + i })?;

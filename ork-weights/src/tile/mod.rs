@@ -124,7 +124,7 @@ pub fn tile(layout: &Layout, rows: &[u8], out: &mut [u8]) -> Result<(), TileErro
 /// Whether a tiled weight of so many bytes is better written past the caches: where it does not stay
 /// in the last one beside the rows that it is made of. Measured: up to half of that cache for both,
 /// plain stores are faster, by up to 1.6 times; above it those past the caches, by up to 3 times.
-fn past_caches(bytes: usize) -> bool {
+pub(crate) fn past_caches(bytes: usize) -> bool {
     cfg!(target_arch = "x86_64") && bytes > crate::machine::last_cache() / 4
 }
 

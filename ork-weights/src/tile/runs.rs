@@ -1,7 +1,7 @@
 //! Copying runs between rows and blocks.
 
 use super::BLOCK;
-use crate::simd::{Kernel, LINE, PastCaches, Store, ThroughCaches, fetch};
+use crate::simd::{Kernel, LINE, Machine, PastCaches, Store, ThroughCaches, fetch};
 
 /// Blocks that are filled side by side. The more, the longer the piece of a row that is read at
 /// once: fewer would come back to a row's cache lines when rows a power of two apart have driven
@@ -33,7 +33,7 @@ impl<const RUN: usize, const ROWS: usize> Kernel for Gather<'_, '_, RUN, ROWS> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run(self, _: impl Machine) {
         if self.past {
             self.copy::<TOGETHER_PAST>(&PastCaches::new());
         } else {
@@ -102,7 +102,7 @@ impl<'p, const RUN: usize, P: Iterator<Item = &'p [u8]>> Kernel for Scatter<'_, 
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run(self, _: impl Machine) {
         let mut to = 0;
         for part in self.parts {
             let blocks = part.as_chunks::<BLOCK>().0;
