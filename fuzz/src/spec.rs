@@ -5,7 +5,8 @@ use std::path::Path;
 use arbitrary::{Arbitrary, Result, Unstructured};
 use ork_weights::pack::Entry;
 use ork_weights::pack::{
-    Codebook, Dtype, Identity, PackError, PackWriter, Summary, WriterOptions, o4n1_header,
+    Codebook, Dtype, Identity, PackError, PackWriter, Summary, WeightHeader, WriterOptions,
+    o4n1_header,
 };
 
 /// A pack to write.
@@ -77,7 +78,8 @@ impl Spec {
     pub(crate) fn add(&self, writer: &mut PackWriter, count: usize) -> Result<(), PackError> {
         for w in self.weights.iter().take(count) {
             if !writer.contains(&w.name) {
-                writer.add_measured(&w.name, w.k, w.n, w.dtype, &w.blob, &w.scales, w.error)?;
+                let header = WeightHeader { name: &w.name, k: w.k, n: w.n, dtype: w.dtype };
+                writer.add_measured(header, &w.blob, &w.scales, w.error)?;
             }
         }
         Ok(())

@@ -11,7 +11,7 @@ use ork_weights::model::synth::Shape;
 use ork_weights::model::{Model, OpenOptions, Read};
 use ork_weights::pack::{Pack, WriterOptions};
 use ork_weights::quantise::Tier;
-use ratio::Bench;
+use ratio::{Bench, Pages};
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -61,8 +61,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let pack = Pack::open(&target)?;
     let largest = pack.entries().iter().map(|entry| entry.layout().bytes()).max().unwrap_or(0);
-    let mut out = vec![0; largest as usize];
-    let mut live = vec![0; largest as usize];
+    let mut out = Pages::new(largest as usize);
+    let mut live = Pages::new(largest as usize);
     bench.compare(
         "load from pack/quantise live",
         8.0,
@@ -70,7 +70,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         || {
             for entry in pack.entries() {
                 let out = &mut out[..entry.layout().bytes() as usize];
-                pack.load_into(entry, out).expect("a whole pack");
+                pack.load_into_parallel(entry, out).expect("a whole pack");
                 std::hint::black_box(pack.scales(entry).expect("a whole pack"));
             }
         },

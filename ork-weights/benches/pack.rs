@@ -5,14 +5,17 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use ork_weights::pack::{Access, Dtype, Pack, PackWriter, WriterOptions, verify};
-use ratio::Bench;
+use ork_weights::pack::{
+    Access, Codebook, Dtype, Pack, PackWriter, WriterOptions, o4n1_header, verify,
+};
+use ratio::{Bench, Pages};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let bench = Bench::from_args();
     let folder = tempfile::tempdir()?;
     open(&bench, folder.path())?;
     load(&bench, folder.path())?;
+    inflate(&bench, folder.path())?;
     verifying(&bench, folder.path())?;
     Ok(())
 }
@@ -27,8 +30,7 @@ fn open(bench: &Bench, folder: &Path) -> Result<(), Box<dyn std::error::Error>> 
     let weights = if bench.measures() { 100_000 } else { 100 };
     let path = folder.join("open.orkpack");
     let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    let mut blob =
-        ork_weights::pack::o4n1_header(32, 32, ork_weights::pack::Codebook::Nf4).to_vec();
+    let mut blob = o4n1_header(32, 32, Codebook::Nf4).to_vec();
     blob.resize(20 + 4 * 32 + 512, 0);
     for i in 0..weights {
         let name = format!("blk.{}.ffn_gate_exps.weight#{}", i / 1000, i % 1000);
@@ -75,6 +77,36 @@ fn load(bench: &Bench, folder: &Path) -> Result<(), Box<dyn std::error::Error>> 
     };
     compare("load/int8 16 MiB, mapped, against memcpy", Access::Map)?;
     compare("load/int8 16 MiB, pread, against memcpy", Access::Pread)?;
+    Ok(())
+}
+
+/// 4-bit codes of a compact weight to 16 MiB of int8 tiles, on one thread.
+///
+/// What bounds it: a look-up for each pair of values, and that values are written twice, to rows in
+/// the L2 cache and from there to their tile.
+fn inflate(bench: &Bench, folder: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    let side = if bench.measures() { 4096 } else { 256 };
+    let path = folder.join("inflate.orkpack");
+    let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    for (name, codebook) in [("uniform", Codebook::Uniform), ("nf4", Codebook::Nf4)] {
+        let mut blob = o4n1_header(side, side, codebook).to_vec();
+        (0..side).for_each(|_| blob.extend(1f32.to_le_bytes()));
+        blob.extend((0..side * side / 2).map(|i| ((i * 7) >> 3) as u8));
+        writer.add(name, side, side, Dtype::O4n1, &blob, &[])?;
+    }
+    writer.finish()?;
+    let pack = Pack::open(&path)?;
+    let bytes = side as usize * side as usize;
+    let (from, mut copy, mut out) = (Pages::new(bytes), Pages::new(bytes), Pages::new(bytes));
+    for entry in pack.entries() {
+        bench.compare(
+            &format!("load/o4n1 {} to int8, against memcpy", entry.name),
+            0.2,
+            bytes as u64,
+            || pack.load_into(black_box(entry), &mut out).unwrap_or_default(),
+            || copy.copy_from_slice(black_box(&from)),
+        );
+    }
     Ok(())
 }
 

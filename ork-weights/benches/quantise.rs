@@ -9,7 +9,7 @@
 
 use ork_weights::dequant::{TensorType, dequantise};
 use ork_weights::quantise::{Recipe, Rows, Tier, quantise};
-use ratio::Bench;
+use ratio::{Bench, Pages};
 use rknpu_sys::layout::Layout;
 use std::hint::black_box;
 
@@ -35,7 +35,7 @@ struct Case {
     raw: Vec<u8>,
     kind: TensorType,
     layout: Layout,
-    tiled: Vec<u8>,
+    tiled: Pages,
     scales: Vec<f32>,
 }
 
@@ -61,7 +61,7 @@ impl Case {
             halves.iter().for_each(|&at| block[at] = block[at] & 0x83 | 0x14);
         }
         let scales = vec![0.0; side as usize];
-        Case { raw, kind, layout, tiled: vec![0; layout.bytes() as usize], scales }
+        Case { raw, kind, layout, tiled: Pages::new(layout.bytes() as usize), scales }
     }
 
     fn quantise(&mut self) {
@@ -79,8 +79,7 @@ fn against_memcpy(bench: &Bench, kind: TensorType, side: u32, target: f64) {
         return;
     }
     let mut case = Case::new(kind, side);
-    let from = vec![1u8; case.tiled.len()];
-    let mut to = vec![0u8; from.len()];
+    let (from, mut to) = (Pages::new(case.tiled.len()), Pages::new(case.tiled.len()));
     bench.compare(
         &name,
         target,

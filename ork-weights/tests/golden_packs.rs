@@ -16,7 +16,7 @@ fn sha(bytes: impl IntoIterator<Item = u8>) -> String {
     hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
 }
 
-fn check<S: Source>(name: &str, pack: &Pack<S>, expected: &Value) {
+fn check<S: Source + Sync>(name: &str, pack: &Pack<S>, expected: &Value) {
     assert_eq!(u64::from(pack.version()), expected["version"], "{name}");
     let entries = expected["entries"].as_array().unwrap();
     assert_eq!(pack.entries().len(), entries.len(), "{name}");
@@ -47,11 +47,14 @@ fn check<S: Source>(name: &str, pack: &Pack<S>, expected: &Value) {
 }
 
 /// Every byte that a load writes is the code of its place, or padding.
-fn load_agrees_with_codes<S: Source>(pack: &Pack<S>, entry: &ork_weights::pack::Entry) {
+fn load_agrees_with_codes<S: Source + Sync>(pack: &Pack<S>, entry: &ork_weights::pack::Entry) {
     use rknpu_sys::layout::Precision;
     let layout = entry.layout();
     let mut tiles = vec![0xAA; layout.bytes() as usize];
     pack.load_into(entry, &mut tiles).unwrap();
+    let mut parallel = vec![0xee; tiles.len()];
+    pack.load_into_parallel(entry, &mut parallel).unwrap();
+    assert_eq!(tiles, parallel);
     let codes = pack.codes(entry).unwrap();
     for n in 0..entry.n {
         for k in 0..entry.k {

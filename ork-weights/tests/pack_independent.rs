@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use ork_weights::pack::{
-    Codebook, Dtype, Identity, Pack, PackWriter, WriterOptions, diff, o4n1_header, upgrade, verify,
+    Codebook, Dtype, Identity, Pack, PackWriter, WeightHeader, WriterOptions, diff, o4n1_header,
+    upgrade, verify,
 };
 use proptest::prelude::*;
 
@@ -257,7 +258,8 @@ fn write(path: &std::path::Path, weights: &[Given], options: WriterOptions) {
         let scales = if w.dtype == Dtype::O4n1 { Vec::new() } else { w.scales() };
         let name = format!("blk.{number}.weight");
         let (k, n) = (w.k as u32, w.n as u32);
-        writer.add_measured(&name, k, n, w.dtype, &w.blob(), &scales, w.error).unwrap();
+        let header = WeightHeader { name: &name, k, n, dtype: w.dtype };
+        writer.add_measured(header, &w.blob(), &scales, w.error).unwrap();
     }
     writer.finish().unwrap();
 }

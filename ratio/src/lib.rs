@@ -25,10 +25,12 @@
 //! `cargo test --benches` does, it takes one, which only shows that it runs.
 
 mod alloc;
+mod pages;
 
 use std::time::{Duration, Instant};
 
 pub use alloc::{Counting, allocations};
+pub use pages::Pages;
 
 /// Rounds under `cargo bench`.
 const ROUNDS: usize = 15;

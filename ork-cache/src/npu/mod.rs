@@ -144,9 +144,8 @@ impl Npu {
         origins[weight.index()] = Some(origin);
     }
 
-    fn record_load(&self, store: &Store, item: usize, since: Duration) {
+    fn record_load(&self, store: &Store, item: usize, ahead: bool, since: Duration) {
         let Some(recorder) = &self.recorder else { return };
-        let ahead = std::thread::current().name() == Some(WORKER);
         let track = recorder.track(if ahead { PREFETCH } else { DEMAND });
         let name = store.items().get(item).map_or("", |item| &item.name);
         recorder.span(track, name, since, recorder.now().saturating_sub(since));
@@ -184,8 +183,12 @@ impl Backend for Npu {
         };
         let Origin { store, item, column, layout } = origin;
         let since = self.recorder.as_ref().map_or(Duration::ZERO, |recorder| recorder.now());
-        let loaded = store.load(item, column, &layout, host.as_mut_slice());
-        self.record_load(&store, item, since);
+        // A load ahead runs beside cores that compute and has time; one on demand, as the first of
+        // every resident weight, has somebody waiting and the other threads idle.
+        let ahead = std::thread::current().name() == Some(WORKER);
+        let load = if ahead { Store::load } else { Store::load_parallel };
+        let loaded = load(&store, item, column, &layout, host.as_mut_slice());
+        self.record_load(&store, item, ahead, since);
         buffer.state = State::Host(host);
         loaded.map_err(cause)?;
         buffer.layout = Some(layout);

@@ -45,6 +45,9 @@ struct Expected<'a> {
     form: &'a Form,
 }
 
+/// [`Pack::load_into`], or the one on all threads.
+type LoadWhole = fn(&Pack<PackFile>, &Entry, &mut [u8]) -> Result<(), PackError>;
+
 #[derive(Debug)]
 struct Origin {
     model: Model,
@@ -246,12 +249,39 @@ impl Store {
     }
 
     /// Writes the columns from `column` on, as many as `layout` has, of weight `item` into `out`,
-    /// tiled as `layout` says.
+    /// tiled as `layout` says. What the pack holds is read by the calling thread alone; a weight that
+    /// has to be quantised is, on the threads of the current rayon pool.
     ///
     /// # Errors
     /// [`StoreError`]; `out` then holds no weight.
     pub fn load(
         &self,
+        item: usize,
+        column: u32,
+        layout: &Layout,
+        out: &mut [u8],
+    ) -> Result<(), StoreError> {
+        self.load_by(Pack::load_into, item, column, layout, out)
+    }
+
+    /// As [`Store::load`], with whole weights read by all threads of the current rayon pool: for a
+    /// load that somebody waits for.
+    ///
+    /// # Errors
+    /// As [`Store::load`].
+    pub fn load_parallel(
+        &self,
+        item: usize,
+        column: u32,
+        layout: &Layout,
+        out: &mut [u8],
+    ) -> Result<(), StoreError> {
+        self.load_by(Pack::load_into_parallel, item, column, layout, out)
+    }
+
+    fn load_by(
+        &self,
+        whole_weight: LoadWhole,
         item: usize,
         column: u32,
         layout: &Layout,
@@ -266,7 +296,7 @@ impl Store {
             Ok((pack, entry)) => {
                 let whole = &expected.item.layout;
                 if layout == whole {
-                    pack.load_into(entry, out)?;
+                    whole_weight(pack, entry, out)?;
                 } else if entry.dtype.is_plain() {
                     pack.source().check()?;
                     let start = entry.blob_range().start;
@@ -275,7 +305,7 @@ impl Store {
                     })?;
                 } else {
                     // Compact forms are inflated as a whole.
-                    cut(whole, column, layout, out, |all| Ok(pack.load_into(entry, all)?))?;
+                    cut(whole, column, layout, out, |all| Ok(whole_weight(pack, entry, all)?))?;
                 }
                 self.loaded.fetch_add(1, Ordering::Relaxed);
                 if self.drop_behind {

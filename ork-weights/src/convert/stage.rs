@@ -3,7 +3,7 @@
 use super::report::WeightReport;
 use super::{ConvertError, Options};
 use crate::model::{Model, ModelError, Weight};
-use crate::pack::{Dtype, PackError, PackWriter, o4n1_header};
+use crate::pack::{Dtype, PackError, PackWriter, WeightHeader, o4n1_header};
 use crate::pieces::{parts, pieces, place_scales};
 use crate::quantise::{Quality, Recipe, Tier, blob_bytes, blob_scales, encode};
 use std::ops::Range;
@@ -26,6 +26,11 @@ pub(super) struct Work<'a> {
 impl Work<'_> {
     fn bytes(&self) -> u64 {
         self.blob + 4 * self.scales as u64
+    }
+
+    fn header(&self) -> WeightHeader<'_> {
+        let Weight { name, k, n, .. } = self.weight;
+        WeightHeader { name, k: *k, n: *n, dtype: self.dtype }
     }
 }
 
@@ -167,9 +172,8 @@ impl Writing {
                 self.in_pieces(writer, first, &mut packed)?;
                 continue;
             }
-            let Packed { work: Work { weight, dtype, .. }, blob, scales, .. } = &first;
             let error = self.error(&first.quality);
-            writer.add_measured(&weight.name, weight.k, weight.n, *dtype, blob, scales, error)?;
+            writer.add_measured(first.work.header(), &first.blob, &first.scales, error)?;
             let _ = self.to_packer.send(first.blob);
         }
         Ok(())
@@ -182,11 +186,11 @@ impl Writing {
         mut piece: Packed<'a>,
         more: &mut impl Iterator<Item = Packed<'a>>,
     ) -> Result<(), PackError> {
-        let Work { weight, tier, dtype, .. } = *piece.work;
+        let Work { weight, tier, .. } = *piece.work;
         let (k, n) = (weight.k, weight.n);
         let mut scales = vec![0.0; piece.work.scales];
         let mut quality = Quality::default();
-        let mut out = writer.begin(&weight.name, k, n, dtype)?;
+        let mut out = writer.begin(piece.work.header())?;
         if let Some(codebook) = tier.codebook() {
             out.write_at(0, &o4n1_header(k, n, codebook))?;
         }

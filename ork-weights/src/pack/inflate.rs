@@ -4,7 +4,7 @@ use rayon::prelude::*;
 use rknpu_sys::layout::{Layout, Precision};
 
 use super::format::o4n1::Codebook;
-use crate::tile::{Columns, gather};
+use crate::tile::{Columns, Threads, gather, past_caches};
 
 /// Both values of each byte, low nibble first.
 type Pairs = [[u8; 2]; 256];
@@ -35,15 +35,24 @@ pub(crate) fn inflate(codebook: Codebook, codes: &[u8], out: &mut [u8]) {
 }
 
 /// Row-major 4-bit codes (K/2 bytes a channel) into the int8 tiles of `layout`, whose
-/// [`Layout::bytes`] `out` is long; padding becomes 0. Tiles are spread over the rayon pool.
-pub(crate) fn inflate_tiled(layout: &Layout, codebook: Codebook, rows: &[u8], out: &mut [u8]) {
+/// [`Layout::bytes`] `out` is long; padding becomes 0.
+pub(crate) fn inflate_tiled(
+    layout: &Layout,
+    codebook: Codebook,
+    rows: &[u8],
+    out: &mut [u8],
+    threads: Threads,
+) {
     let k = layout.k() as usize;
     let per_tile = k * layout.precision().tile_width() as usize;
-    Columns::split(layout, out).par_tiles().zip(rows.par_chunks_exact(per_tile / 2)).for_each_init(
+    let past = past_caches(out.len());
+    let mut columns = Columns::split(layout, out);
+    let tiles = columns.par_tiles().zip(rows.par_chunks_exact(per_tile / 2));
+    tiles.with_min_len(threads.least()).for_each_init(
         || vec![0; per_tile],
         |tile, (parts, codes)| {
             inflate(codebook, codes, tile);
-            gather(Precision::Int8, tile, k, parts, false);
+            gather(Precision::Int8, tile, k, parts, past);
         },
     );
 }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use rayon::prelude::*;
 use rknpu_sys::layout::{Layout, Precision};
 
 use super::entry::Entry;
@@ -13,13 +14,20 @@ use super::format::stamp;
 use super::inflate::{inflate, inflate_tiled};
 use super::reader::Pack;
 use super::source::{Source, fetch};
-use crate::tile::{rows_bytes, untile};
+use crate::tile::{Threads, rows_bytes, untile_on};
+
+/// Bytes that a thread reads at a time when several share a weight: whole pages, since weights begin
+/// at pages in the file and on the device. Measured: smaller pieces cost more to hand out than a
+/// second thread saves, larger ones leave threads without work at the end of a weight.
+const PIECE: usize = 256 << 10;
 
 impl<S: Source> Pack<S> {
     /// Writes the tiled weight into `out`, whose layout is [`Entry::layout`].
     ///
     /// For the plain forms ([`Dtype::is_plain`](super::Dtype::is_plain)) this is one copy, padding
-    /// included; the others are inflated to int8 on the threads of the current rayon pool.
+    /// included; the others are inflated to int8. All of it on the calling thread, so that loads
+    /// ahead of use take nothing from the cores that compute meanwhile; see
+    /// [`Pack::load_into_parallel`] for a load that somebody waits for.
     ///
     /// ```
     /// use ork_weights::pack::Pack;
@@ -44,6 +52,48 @@ impl<S: Source> Pack<S> {
     /// [`PackError::Stamp`] or [`PackError::O4n1`] header does not fit; [`PackError::Changed`] when the
     /// file was changed since it was opened; [`PackError::Io`]. On an error `out` holds no weight.
     pub fn load_into(&self, entry: &Entry, out: &mut [u8]) -> Result<()> {
+        let read = |start, out: &mut [u8]| self.source.read_at(start, out);
+        self.load(entry, out, Threads::One, read)
+    }
+
+    /// As [`Pack::load_into`], on the threads of the current rayon pool: as fast as memory or disk
+    /// can be, where one thread is not.
+    ///
+    /// ```
+    /// # use ork_weights::pack::{Access, Dtype, Pack, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// # writer.add("w", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// # writer.finish()?;
+    /// let pack = Pack::open_with(&path, Access::Pread)?;
+    /// let mut tiles = [0; 4096];
+    /// pack.load_into_parallel(&pack.entries()[0], &mut tiles)?;
+    /// assert_eq!(tiles, [1; 4096]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Pack::load_into`].
+    pub fn load_into_parallel(&self, entry: &Entry, out: &mut [u8]) -> Result<()>
+    where
+        S: Sync,
+    {
+        let read = |start, out: &mut [u8]| {
+            let pieces = out.par_chunks_mut(PIECE).enumerate();
+            pieces.try_for_each(|(i, piece)| self.source.read_at(start + (i * PIECE) as u64, piece))
+        };
+        self.load(entry, out, Threads::All, read)
+    }
+
+    /// `read(offset, out)` reads bytes of the file.
+    fn load(
+        &self,
+        entry: &Entry,
+        out: &mut [u8],
+        threads: Threads,
+        read: impl FnOnce(u64, &mut [u8]) -> Result<()>,
+    ) -> Result<()> {
         let layout = entry.layout();
         if out.len() as u64 != layout.bytes() {
             return Err(PackError::OutputLength {
@@ -55,14 +105,17 @@ impl<S: Source> Pack<S> {
         self.source.check()?;
         self.check_stamp(entry)?;
         if entry.dtype.is_plain() {
-            return self.source.read_at(entry.blob_range().start, out);
+            return read(entry.blob_range().start, out);
         }
         match self.codebook(entry)? {
             Some(codebook) => {
                 let rows = fetch(&self.source, compact_codes(entry))?;
-                inflate_tiled(&layout, codebook, &rows, out);
+                inflate_tiled(&layout, codebook, &rows, out, threads);
             }
-            None => inflate_tiled(&layout, Codebook::Uniform, &self.rows(entry)?, out),
+            None => {
+                let rows = self.rows(entry, threads)?;
+                inflate_tiled(&layout, Codebook::Uniform, &rows, out, threads);
+            }
         }
         Ok(())
     }
@@ -122,7 +175,7 @@ impl<S: Source> Pack<S> {
         let codebook = self.codebook(entry)?;
         let rows = match codebook {
             Some(_) => fetch(&self.source, compact_codes(entry))?,
-            None => Cow::Owned(self.rows(entry)?),
+            None => Cow::Owned(self.rows(entry, Threads::All)?),
         };
         if entry.dtype.stored() == Some(Precision::Int8) {
             return Ok(rows.iter().map(|code| *code as i8).collect());
@@ -133,14 +186,14 @@ impl<S: Source> Pack<S> {
     }
 
     /// The codes of a tiled blob as row-major `[N][K]`, packed as they are stored.
-    fn rows(&self, entry: &Entry) -> Result<Vec<u8>> {
+    fn rows(&self, entry: &Entry, threads: Threads) -> Result<Vec<u8>> {
         let blob = fetch(&self.source, entry.blob_range())?;
         let stored = entry.dtype.stored().unwrap_or(Precision::Int8);
         let layout = stored_layout(entry, stored)?;
         // A blob of another size has no rows; refused before they are allocated.
         let fits = blob.len() as u64 == layout.bytes();
         let mut rows = vec![0; if fits { rows_bytes(&layout) as usize } else { 0 }];
-        untile(&layout, &blob, &mut rows).map_err(|_| PackError::Size {
+        untile_on(threads, &layout, &blob, &mut rows).map_err(|_| PackError::Size {
             name: entry.name.clone(),
             part: Part::Blob,
             bytes: blob.len() as u64,

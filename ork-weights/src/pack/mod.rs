@@ -56,4 +56,4 @@ pub use reader::Pack;
 pub use source::{Access, PackFile, Pread, Source};
 pub use upgrade::upgrade;
 pub use verify::{Verified, verify};
-pub use writer::{PackWriter, Summary, WeightWriter, WriterOptions};
+pub use writer::{PackWriter, Summary, WeightHeader, WeightWriter, WriterOptions};

@@ -7,7 +7,7 @@ use super::error::Result;
 use super::reader::Pack;
 use super::source::{Source, fetch};
 use super::verify;
-use super::writer::{PackWriter, Summary, WriterOptions};
+use super::writer::{PackWriter, Summary, WeightHeader, WriterOptions};
 
 /// Writes `pack` again at `target`: codes, scales, errors, identity, recipe, tier signature and the
 /// embedded GGUF are kept. Second copies over the full K are left out, since loaders rebuild them, and
@@ -59,8 +59,9 @@ pub fn upgrade<S: Source>(
             let scales = pack.scales(entry)?;
             let beside = if entry.scales_range().is_empty() { &[][..] } else { &scales };
             let blob = fetch(pack.source(), entry.blob_range())?;
-            let (k, n) = (entry.k, entry.n);
-            writer.add_measured(&entry.name, k, n, entry.dtype, &blob, beside, entry.error())?;
+            let Entry { name, k, n, dtype, .. } = entry;
+            let header = WeightHeader { name, k: *k, n: *n, dtype: *dtype };
+            writer.add_measured(header, &blob, beside, entry.error())?;
         }
         progress(entry);
     }

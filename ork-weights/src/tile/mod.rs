@@ -156,11 +156,41 @@ fn tile_checked(layout: &Layout, rows: &[u8], out: &mut [u8], past: bool) {
 /// # Errors
 /// [`TileError`] when a buffer has another length; `rows` is then untouched.
 pub fn untile(layout: &Layout, tiled: &[u8], rows: &mut [u8]) -> Result<(), TileError> {
+    untile_on(Threads::All, layout, tiled, rows)
+}
+
+/// Who does the work on a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Threads {
+    /// The calling thread.
+    One,
+    /// Those of the current rayon pool.
+    All,
+}
+
+impl Threads {
+    /// Tiles that one of them takes at least.
+    pub(crate) fn least(self) -> usize {
+        match self {
+            Threads::One => usize::MAX,
+            Threads::All => 1,
+        }
+    }
+}
+
+/// [`untile`] on one thread or all.
+pub(crate) fn untile_on(
+    threads: Threads,
+    layout: &Layout,
+    tiled: &[u8],
+    rows: &mut [u8],
+) -> Result<(), TileError> {
     check(layout, "tiled weight", tiled.len(), layout.bytes())?;
     check(layout, "row-major matrix", rows.len(), rows_bytes(layout))?;
     let stride = row_bytes(layout);
     let per_tile = stride * layout.precision().tile_width() as usize;
-    rows.par_chunks_exact_mut(per_tile).enumerate().for_each(|(index, rows)| {
+    let tiles = rows.par_chunks_exact_mut(per_tile).with_min_len(threads.least());
+    tiles.enumerate().for_each(|(index, rows)| {
         let parts = columns::parts(layout, tiled, index);
         match layout.precision() {
             Precision::Int4 => dispatch(Scatter::<16, _> { rows, stride, parts }),

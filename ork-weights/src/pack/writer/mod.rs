@@ -81,6 +81,20 @@ pub struct PackWriter {
     owns_partial: bool,
 }
 
+/// A weight that is to be written, but for its bytes: for [`PackWriter::add_measured`] and
+/// [`PackWriter::begin`], which show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WeightHeader<'a> {
+    /// Name of the tensor, as for [`Entry::name`].
+    pub name: &'a str,
+    /// Inputs.
+    pub k: u32,
+    /// Channels.
+    pub n: u32,
+    /// Storage form.
+    pub dtype: Dtype,
+}
+
 /// The open journal.
 struct Journal {
     file: File,
@@ -242,19 +256,20 @@ impl PackWriter {
         blob: &[u8],
         scales: &[f32],
     ) -> Result<()> {
-        self.add_measured(name, k, n, dtype, blob, scales, None)
+        self.add_measured(WeightHeader { name, k, n, dtype }, blob, scales, None)
     }
 
     /// [`PackWriter::add`] with the relative RMS error that the codes have against the source.
     ///
     /// ```
-    /// use ork_weights::pack::Pack;
+    /// use ork_weights::pack::{Pack, WeightHeader};
     ///
     /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
     /// # let folder = tempfile::tempdir()?;
     /// # let path = folder.path().join("small.orkpack");
     /// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// writer.add_measured("w", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64], Some(0.004))?;
+    /// let header = WeightHeader { name: "w", k: 64, n: 64, dtype: Dtype::Int8 };
+    /// writer.add_measured(header, &[1; 4096], &[0.5; 64], Some(0.004))?;
     /// writer.finish()?;
     /// assert_eq!(Pack::open(&path)?.entries()[0].error(), Some(0.004));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -262,22 +277,18 @@ impl PackWriter {
     ///
     /// # Errors
     /// As [`PackWriter::add`].
-    #[allow(clippy::too_many_arguments, reason = "one weight's fields, named at the call by type")]
     pub fn add_measured(
         &mut self,
-        name: &str,
-        k: u32,
-        n: u32,
-        dtype: Dtype,
+        header: WeightHeader<'_>,
         blob: &[u8],
         scales: &[f32],
         error: Option<f32>,
     ) -> Result<()> {
-        let stamp = self.stamp(name, k, n, dtype)?;
+        let stamp = self.stamp(&header)?;
         let at = self.end.next_multiple_of(PAGE);
         let span = Span { offset: at, bytes: (stamp.len() + blob.len()) as u64 };
-        let raw = raw_entry(k, n, dtype, span, scales.len(), error);
-        let entry = self.admit(name, raw, stamp.len() as u64, blob, scales)?;
+        let raw = raw_entry(&header, span, scales.len(), error);
+        let entry = self.admit(header.name, raw, stamp.len() as u64, blob, scales)?;
         let sum = checksum(&[&stamp, blob]);
         let written = self
             .write(&stamp, at)
@@ -290,12 +301,12 @@ impl PackWriter {
     }
 
     /// The stamp of a blob, empty where there is none.
-    fn stamp(&self, name: &str, k: u32, n: u32, dtype: Dtype) -> Result<Vec<u8>> {
-        let Some(precision) = dtype.stored().filter(|_| self.options.stamped) else {
+    fn stamp(&self, header: &WeightHeader<'_>) -> Result<Vec<u8>> {
+        let Some(precision) = header.dtype.stored().filter(|_| self.options.stamped) else {
             return Ok(Vec::new());
         };
-        let layout = Layout::new(k, n, precision)
-            .map_err(|source| PackError::Shape { name: name.into(), source })?;
+        let layout = Layout::new(header.k, header.n, precision)
+            .map_err(|source| PackError::Shape { name: header.name.into(), source })?;
         Ok(stamp::encode(&layout, 0))
     }
 
@@ -469,18 +480,11 @@ impl std::fmt::Debug for PackWriter {
 }
 
 /// What the index will say of a weight whose scales follow its blob.
-fn raw_entry(
-    k: u32,
-    n: u32,
-    dtype: Dtype,
-    blob: Span,
-    scales: usize,
-    error: Option<f32>,
-) -> RawEntry {
+fn raw_entry(header: &WeightHeader<'_>, blob: Span, scales: usize, error: Option<f32>) -> RawEntry {
     RawEntry {
-        k,
-        n,
-        dtype: dtype.code(),
+        k: header.k,
+        n: header.n,
+        dtype: header.dtype.code(),
         scales: u32::try_from(scales).unwrap_or(u32::MAX),
         blob,
         scales_at: if scales == 0 { 0 } else { blob.range().end },

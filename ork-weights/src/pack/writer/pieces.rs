@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rknpu_sys::layout::PAGE;
 
-use super::PackWriter;
+use super::{PackWriter, WeightHeader};
 use crate::pack::Dtype;
 use crate::pack::entry::Span;
 use crate::pack::error::{PackError, Part, Result};
@@ -17,11 +17,11 @@ use crate::pack::verify;
 /// Dropped before [`WeightWriter::finish`], it leaves the writer as it was before.
 ///
 /// ```
-/// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+/// # use ork_weights::pack::{Dtype, PackWriter, WeightHeader, WriterOptions};
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("small.orkpack");
 /// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-/// let mut weight = writer.begin("w", 64, 64, Dtype::Int8)?;
+/// let mut weight = writer.begin(WeightHeader { name: "w", k: 64, n: 64, dtype: Dtype::Int8 })?;
 /// weight.write_at(0, &[1; 100])?;
 /// drop(weight); // given up: the writer is as it was
 /// assert!(writer.is_empty());
@@ -30,10 +30,7 @@ use crate::pack::verify;
 #[derive(Debug)]
 pub struct WeightWriter<'w> {
     writer: &'w mut PackWriter,
-    name: Box<str>,
-    k: u32,
-    n: u32,
-    dtype: Dtype,
+    header: WeightHeader<'w>,
     /// Where the stamp is, or the blob if it has none.
     at: u64,
     stamp: u64,
@@ -47,12 +44,13 @@ impl PackWriter {
     /// Begins a weight whose blob comes in pieces, in any order.
     ///
     /// ```
-    /// use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
+    /// use ork_weights::pack::{Dtype, Pack, PackWriter, WeightHeader, WriterOptions};
     ///
     /// let folder = tempfile::tempdir()?;
     /// let path = folder.path().join("small.orkpack");
     /// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// let mut weight = writer.begin("w", 64, 64, Dtype::Int8)?;
+    /// let header = WeightHeader { name: "w", k: 64, n: 64, dtype: Dtype::Int8 };
+    /// let mut weight = writer.begin(header)?;
     /// weight.write_at(1024, &[2; 3072])?;
     /// weight.write_at(0, &[1; 1024])?;
     /// weight.finish(&[0.5; 64], None)?;
@@ -67,16 +65,14 @@ impl PackWriter {
     ///
     /// # Errors
     /// Those of [`PackWriter::add`] that name, shape and disk can cause.
-    pub fn begin(&mut self, name: &str, k: u32, n: u32, dtype: Dtype) -> Result<WeightWriter<'_>> {
+    pub fn begin<'w>(&'w mut self, header: WeightHeader<'w>) -> Result<WeightWriter<'w>> {
+        let WeightHeader { name, k, n, dtype } = header;
         self.admit_name(name)?;
         let blob = blob::bytes(k, n, dtype)
             .map_err(|source| PackError::Shape { name: name.into(), source })?;
-        let stamp = self.stamp(name, k, n, dtype)?;
+        let stamp = self.stamp(&header)?;
         let weight = WeightWriter {
-            name: name.into(),
-            k,
-            n,
-            dtype,
+            header,
             at: self.end.next_multiple_of(PAGE),
             stamp: stamp.len() as u64,
             blob,
@@ -93,11 +89,11 @@ impl WeightWriter<'_> {
     /// Writes a piece of the blob, `offset` bytes from its start.
     ///
     /// ```
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # use ork_weights::pack::{Dtype, PackWriter, WeightHeader, WriterOptions};
     /// # let folder = tempfile::tempdir()?;
     /// # let path = folder.path().join("small.orkpack");
     /// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// let mut weight = writer.begin("w", 64, 64, Dtype::Int8)?;
+    /// let mut weight = writer.begin(WeightHeader { name: "w", k: 64, n: 64, dtype: Dtype::Int8 })?;
     /// assert!(weight.write_at(4000, &[1; 96]).is_ok());
     /// assert!(weight.write_at(4000, &[1; 97]).is_err()); // past its end
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -119,14 +115,14 @@ impl WeightWriter<'_> {
     /// [`PackWriter::add_measured`]. Its checksum is that of what the file gives back.
     ///
     /// ```
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    /// # use ork_weights::pack::{Dtype, PackWriter, WeightHeader, WriterOptions};
     /// # let folder = tempfile::tempdir()?;
     /// # let path = folder.path().join("small.orkpack");
     /// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// let mut weight = writer.begin("w", 64, 64, Dtype::Int8)?;
+    /// let mut weight = writer.begin(WeightHeader { name: "w", k: 64, n: 64, dtype: Dtype::Int8 })?;
     /// weight.write_at(0, &[1; 4096])?;
     /// weight.finish(&[0.5; 64], None)?;
-    /// let hollow = writer.begin("v", 64, 64, Dtype::Int8)?;
+    /// let hollow = writer.begin(WeightHeader { name: "v", k: 64, n: 64, dtype: Dtype::Int8 })?;
     /// assert!(hollow.finish(&[0.5; 64], None).is_err()); // bytes that nobody wrote
     /// assert_eq!(writer.len(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -151,13 +147,13 @@ impl WeightWriter<'_> {
         let file = self.writer.file.try_clone().map_err(PackError::io("reopen", path))?;
         let source = Pread::from_file(file, path)?;
         let mut compact = Vec::new();
-        if self.dtype == Dtype::O4n1 {
-            compact.resize(o4n1::HEADER + 4 * self.n as usize, 0);
+        if self.header.dtype == Dtype::O4n1 {
+            compact.resize(o4n1::HEADER + 4 * self.header.n as usize, 0);
             source.read_at(self.at, &mut compact)?;
         }
         let span = Span { offset: self.at, bytes: self.stamp + self.blob };
-        let raw = super::raw_entry(self.k, self.n, self.dtype, span, scales.len(), error);
-        let entry = self.writer.admit(&self.name, raw, self.stamp, &compact, scales)?;
+        let raw = super::raw_entry(&self.header, span, scales.len(), error);
+        let entry = self.writer.admit(self.header.name, raw, self.stamp, &compact, scales)?;
         let sum = verify::hash(&source, span, &mut vec![0; verify::CHUNK], &|_| {})?;
         self.writer.append(entry, sum, scales)?;
         self.finished = true;
@@ -165,7 +161,7 @@ impl WeightWriter<'_> {
     }
 
     fn size(&self, bytes: u64) -> PackError {
-        let (name, expected) = (self.name.clone(), self.blob);
+        let (name, expected) = (self.header.name.into(), self.blob);
         PackError::Size { name, part: Part::Blob, bytes, expected }
     }
 }

@@ -57,6 +57,11 @@ fn weight(number: u32) -> (String, Vec<u8>, Vec<f32>) {
     (format!("blk.{number}.w"), blob, vec![number as f32 + 0.5; 64])
 }
 
+/// A weight as [`weight`] makes them.
+fn header(name: &str) -> WeightHeader<'_> {
+    WeightHeader { name, k: 64, n: 64, dtype: Dtype::Int8 }
+}
+
 /// Writes three weights, those that are not there yet, and a compact one.
 fn convert(mut writer: PackWriter) -> Result<Summary> {
     for number in 0..3 {
@@ -66,7 +71,7 @@ fn convert(mut writer: PackWriter) -> Result<Summary> {
         }
         if number == 1 {
             // In pieces, the later one first.
-            let mut weight = writer.begin(&name, 64, 64, Dtype::Int8)?;
+            let mut weight = writer.begin(header(&name))?;
             weight.write_at(1000, &blob[1000..])?;
             weight.write_at(0, &blob[..1000])?;
             weight.finish(&scales, None)?;
@@ -424,14 +429,15 @@ fn pieces_are_the_same_pack() {
                 ("z", 64, Dtype::RotatedInt8, &blob, &scales),
             ];
             for (name, n, dtype, blob, scales) in weights {
+                let header = WeightHeader { name, k: 64, n, dtype };
                 if in_pieces {
-                    let mut weight = writer.begin(name, 64, n, dtype).unwrap();
+                    let mut weight = writer.begin(header).unwrap();
                     for (piece, bytes) in blob.chunks(700).enumerate() {
                         weight.write_at(700 * piece as u64, bytes).unwrap();
                     }
                     weight.finish(scales, Some(0.5)).unwrap();
                 } else {
-                    writer.add_measured(name, 64, n, dtype, blob, scales, Some(0.5)).unwrap();
+                    writer.add_measured(header, blob, scales, Some(0.5)).unwrap();
                 }
             }
             writer.finish().unwrap();
@@ -456,7 +462,7 @@ fn pieces_that_do_not_make_a_weight_are_refused() {
         (&[0..2000, 2000..4095], 4095),
     ];
     for (pieces, found) in cases {
-        let mut weight = writer.begin(&name, 64, 64, Dtype::Int8).unwrap();
+        let mut weight = writer.begin(header(&name)).unwrap();
         for piece in pieces {
             weight.write_at(piece.start as u64, &blob[piece.clone()]).unwrap();
         }
@@ -464,16 +470,17 @@ fn pieces_that_do_not_make_a_weight_are_refused() {
         let E::Size { bytes, expected: 4096, .. } = error else { panic!("{error:?}") };
         assert_eq!(bytes, found);
     }
-    let mut weight = writer.begin(&name, 64, 64, Dtype::Int8).unwrap();
+    let mut weight = writer.begin(header(&name)).unwrap();
     assert!(matches!(weight.write_at(4000, &[0; 97]), Err(E::Size { bytes: 4097, .. })));
     assert!(matches!(weight.write_at(u64::MAX, &[0; 97]), Err(E::Size { .. })));
     weight.write_at(0, &blob).unwrap();
     assert!(matches!(weight.finish(&scales[1..], None), Err(E::ScaleCount { .. })));
-    let mut weight = writer.begin(&name, 64, 32, Dtype::O4n1).unwrap();
+    let mut weight =
+        writer.begin(WeightHeader { n: 32, dtype: Dtype::O4n1, ..header(&name) }).unwrap();
     weight.write_at(0, &[0; 20 + 4 * 32 + 1024]).unwrap();
     assert!(matches!(weight.finish(&[], None), Err(E::O4n1 { field: "magic", .. })));
-    assert!(matches!(writer.begin(&name, 63, 64, Dtype::Int8), Err(E::Shape { .. })));
-    assert!(matches!(writer.begin("", 64, 64, Dtype::Int8), Err(E::NameEmpty { .. })));
+    assert!(matches!(writer.begin(WeightHeader { k: 63, ..header(&name) }), Err(E::Shape { .. })));
+    assert!(matches!(writer.begin(header("")), Err(E::NameEmpty { .. })));
     // Nothing of all that is left.
     assert!(writer.is_empty());
     assert_eq!(writer.file.metadata().unwrap().len(), 0);
