@@ -1,8 +1,9 @@
 //! Whole models, on all threads, page cache warm: converting against copying the same number of
 //! bytes with `cp`, the ways of reading, and loading a pack against quantising live.
 //!
-//! What bounds the load: one thread copies out of the page cache at the speed of memory, while live
-//! quantising has all threads. The ratio shrinks with every core that is added to that.
+//! What bounds the load: memory. All threads copy out of the page cache until that is busy, and so
+//! the ratio shrinks with every core beyond that, since quantising gains by each. Pages of the mapping
+//! are touched before the first round, and buffers of either side by it.
 //!
 //! `ORK_TEST_MODEL` names a model to use instead of a made-up one.
 

@@ -77,7 +77,9 @@ pub(crate) fn tiled_parts(
 }
 
 /// Puts the scales of `channels`, per channel or `[group][channel]`, to their places in those of
-/// all `n`.
+/// all `n`. These are held whole while the codes come in pieces: a checksum goes over all of them, and
+/// with groups a piece has some of each. They are 4 bytes for each group of 32 values at most, an
+/// eighth of the codes, and in most weights a thousandth.
 pub(crate) fn place_scales(scales: &[f32], n: u32, channels: &Range<u32>, all: &mut [f32]) {
     let (start, end) = (channels.start as usize, channels.end as usize);
     for (all, scales) in all.chunks_exact_mut(n as usize).zip(scales.chunks_exact(end - start)) {

@@ -69,7 +69,8 @@ fn naive(values: &[f32], k: usize, tier: Tier) -> (Vec<i8>, Vec<f32>, f64) {
             scales.push(scale);
             for v in group {
                 let code = match tier {
-                    Tier::Nf4 => nf4(v / most),
+                    // By the absmax as it comes back from the scale, which is what a pack keeps.
+                    Tier::Nf4 => nf4(v / (scale * 127.0)),
                     _ => (v / scale).round_ties_even().clamp(least, levels) as i8,
                 };
                 error += f64::from(v - f32::from(code) * scale).powi(2);
@@ -81,7 +82,7 @@ fn naive(values: &[f32], k: usize, tier: Tier) -> (Vec<i8>, Vec<f32>, f64) {
     (codes, scales, (error / energy).sqrt())
 }
 
-/// The published levels, times 127 and rounded; nearest by distance.
+/// The published levels, times 127 and rounded; nearest by distance, the upper one at a midpoint.
 fn nf4(value: f32) -> i8 {
     const LEVELS: [(f32, i8); 16] = [
         (-1.0, -127),
@@ -101,13 +102,9 @@ fn nf4(value: f32) -> i8 {
         (0.72295684, 92),
         (1.0, 127),
     ];
-    let mut best = LEVELS[0];
-    for level in LEVELS {
-        if (value - level.0).abs() <= (value - best.0).abs() {
-            best = level;
-        }
-    }
-    best.1
+    // Where a level becomes the nearest, as a single: distances of singles would be rounded too.
+    let from = |i: usize| ((f64::from(LEVELS[i - 1].0) + f64::from(LEVELS[i].0)) / 2.0) as f32;
+    LEVELS[(1..16).rfind(|&i| value >= from(i)).unwrap_or(0)].1
 }
 
 fn place(codes: &[i8], layout: &Layout) -> Vec<u8> {
@@ -212,6 +209,12 @@ proptest! {
     ) {
         holds(kind, k, n * 64, tier, seed);
     }
+}
+
+#[test]
+fn a_value_beside_a_midpoint_goes_by_the_scale_that_is_kept() {
+    holds(TensorType::F32, 768, 64, Tier::Nf4, 1401181131849720679);
+    holds(TensorType::F32, 768, 128, Tier::Nf4, 1401181131849720679);
 }
 
 #[test]

@@ -29,7 +29,7 @@ mod pages;
 
 use std::time::{Duration, Instant};
 
-pub use alloc::{Counting, allocations};
+pub use alloc::{Counting, allocations, peak_bytes};
 pub use pages::Pages;
 
 /// Rounds under `cargo bench`.

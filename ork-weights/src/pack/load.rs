@@ -17,8 +17,9 @@ use super::source::{Source, fetch};
 use crate::tile::{Threads, rows_bytes, untile_on};
 
 /// Bytes that a thread reads at a time when several share a weight: whole pages, since weights begin
-/// at pages in the file and on the device. Measured: smaller pieces cost more to hand out than a
-/// second thread saves, larger ones leave threads without work at the end of a weight.
+/// at pages in the file and on the device. A weight of one piece stays with the calling thread:
+/// measured, to hand pieces out takes 10 µs, in which a thread reads 100 KiB from memory, or 500 KiB
+/// from the caches.
 const PIECE: usize = 256 << 10;
 
 impl<S: Source> Pack<S> {
