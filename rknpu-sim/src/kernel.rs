@@ -12,6 +12,7 @@ use crate::state::{SpaceMap, State};
 use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -248,7 +249,7 @@ impl Kernel {
         if !nested {
             state.time.active += 1;
         }
-        Actor { kernel: self.clone(), nested }
+        Actor { kernel: self.clone(), nested, thread: PhantomData }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -574,6 +575,8 @@ impl Drop for Call<'_> {
 pub(crate) struct Actor {
     kernel: Arc<Kernel>,
     nested: bool,
+    /// What it holds the clock by is the thread's own, so that it may not leave it.
+    thread: PhantomData<*const ()>,
 }
 
 impl Drop for Actor {

@@ -449,7 +449,7 @@ impl Machine {
     }
 
     /// Makes the calling thread one for which the virtual clock waits even between its calls, until
-    /// the value is dropped (by the same thread).
+    /// the value is dropped.
     ///
     /// ```
     /// use rknpu_sim::{Config, Machine};
@@ -470,7 +470,12 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// See [`Machine::actor`].
+/// See [`Machine::actor`]. Bound to its thread:
+///
+/// ```compile_fail,E0277
+/// let acting = rknpu_sim::Machine::new(Default::default()).actor();
+/// std::thread::spawn(move || drop(acting)); // cannot be sent
+/// ```
 #[derive(Debug)]
 #[must_use = "the thread counts as acting until this is dropped"]
 pub struct Acting {

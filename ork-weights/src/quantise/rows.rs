@@ -58,6 +58,7 @@ impl<'a> Rows<'a> {
     /// assert!(channel >= 4096); // as the whole weight counts
     /// # Ok::<(), QuantiseError>(())
     /// ```
+    #[must_use]
     pub fn starting_at(self, first: usize) -> Rows<'a> {
         Rows { first, ..self }
     }

@@ -187,6 +187,9 @@ impl Field {
     /// let field = Field::new(10, 8);
     /// assert_eq!((field.shift, field.width), (8, 3));
     /// ```
+    ///
+    /// # Panics
+    /// When `high` is no bit of a register or below `low`; in a constant, at compile time.
     pub const fn new(high: u32, low: u32) -> Field {
         assert!(high < 32 && low <= high);
         Field { shift: low, width: high - low + 1 }

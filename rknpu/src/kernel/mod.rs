@@ -1,4 +1,17 @@
 //! The boundary to whatever answers for the NPU: the `rknpu` driver, the simulator, or another.
+//!
+//! [`Device::with_kernel`](crate::Device::with_kernel) puts a device on top of one. Everything above speaks
+//! in [`Object`]s and [`Mapping`]s, which only a [`Kernel`] makes, and never in numbers of the driver.
+//!
+//! ```
+//! use rknpu::kernel::{self, DriverVersion};
+//! use rknpu::sys::action;
+//!
+//! let kernel = kernel::simulated(&rknpu::sim::Machine::new(Default::default()));
+//! let version = DriverVersion(kernel.action(action::GET_DRV_VERSION, 0)?);
+//! assert!(version >= DriverVersion::SAFE_DOMAINS);
+//! # Ok::<(), rknpu::Errno>(())
+//! ```
 
 mod drm;
 mod linux;

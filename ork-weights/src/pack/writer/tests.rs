@@ -577,9 +577,3 @@ fn a_link_is_written_where_it_points() {
     assert_eq!(summary.path.file_name(), real.file_name());
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
 }
-
-#[test]
-fn writers_go_between_threads() {
-    static_assertions::assert_impl_all!(PackWriter: Send);
-    static_assertions::assert_impl_all!(Pack<crate::pack::Mapping>: Send, Sync);
-}
