@@ -16,7 +16,7 @@ use std::io;
 pub use decode::{Decode, DecodeReport};
 pub use predictor::{LastUsed, Popularity, Predictor, Transition};
 pub use routing::{ExpertTable, Routing, RoutingError};
-pub use traffic::Traffic;
+pub use traffic::{Tokens, Traffic};
 
 use crate::backend::Backend;
 use crate::cache::{Cache, Pinned};

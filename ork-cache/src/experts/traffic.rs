@@ -24,55 +24,96 @@ pub struct Traffic {
 impl Traffic {
     /// Routings of `tokens` tokens: `[token][layer][active]`, experts of one layer distinct.
     pub fn tokens(&self, tokens: usize) -> Vec<Vec<Vec<u32>>> {
+        self.stream().take(tokens).collect()
+    }
+
+    /// The same without end, token by token.
+    ///
+    /// ```
+    /// use ork_cache::experts::Traffic;
+    ///
+    /// let traffic = Traffic::zipf(2, 8, 3, 1.0);
+    /// let token = traffic.stream().next().ok_or("there is always one more")?;
+    /// assert_eq!((token.len(), token[0].len()), (2, 3)); // layers, active experts
+    /// # Ok::<(), &str>(())
+    /// ```
+    pub fn stream(&self) -> Tokens {
         let mut random = Random(self.seed);
         let n = self.experts as usize;
-        let orders: Vec<Vec<u32>> = (0..self.layers).map(|_| random.shuffled(n)).collect();
-        let follows: Vec<Vec<u32>> = (0..self.layers).map(|_| random.shuffled(n)).collect();
-        let mut sums = Vec::with_capacity(n);
-        let mut sum = 0.0;
+        let orders = (0..self.layers).map(|_| random.shuffled(n)).collect();
+        let follows = (0..self.layers).map(|_| random.shuffled(n)).collect();
+        let (mut sums, mut sum) = (Vec::with_capacity(n), 0.0);
         for i in 1..=n {
             sum += (i as f64).powf(-self.zipf);
             sums.push(sum);
         }
-        let active = self.active.min(self.experts) as usize;
-        let mut last: Vec<Vec<u32>> = vec![Vec::new(); self.layers as usize];
-        (0..tokens)
-            .map(|_| {
-                for layer in 0..self.layers as usize {
-                    let mut chosen: Vec<u32> = Vec::with_capacity(active);
-                    for i in 0..active {
-                        let (again, coupled) = (random.unit(), random.unit());
-                        if let Some(&old) = last[layer].get(i).filter(|_| again < self.stickiness)
-                            && !chosen.contains(&old)
-                        {
-                            chosen.push(old);
-                            continue;
-                        }
-                        if layer > 0 && coupled < self.coupling {
-                            let from = last[layer - 1][i];
-                            let next = follows[layer][from as usize];
-                            if !chosen.contains(&next) {
-                                chosen.push(next);
-                                continue;
-                            }
-                        }
-                        while chosen.len() == i {
-                            let at = sums.partition_point(|&s| s < random.unit() * sum).min(n - 1);
-                            let expert = orders[layer][at];
-                            if !chosen.contains(&expert) {
-                                chosen.push(expert);
-                            }
-                        }
-                    }
-                    last[layer] = chosen;
+        let last = vec![Vec::new(); self.layers as usize];
+        Tokens { traffic: *self, random, orders, follows, sums, last }
+    }
+
+    /// Routings in which tokens and layers do not depend on each other.
+    pub fn zipf(layers: u32, experts: u32, active: u32, zipf: f64) -> Traffic {
+        Traffic { layers, experts, active, zipf, stickiness: 0.0, coupling: 0.0, seed: 1 }
+    }
+}
+
+/// Made-up routings, token by token: `[layer][active]`. See [`Traffic::stream`].
+#[derive(Clone, Debug)]
+pub struct Tokens {
+    traffic: Traffic,
+    random: Random,
+    /// Experts of each layer, the most popular first.
+    orders: Vec<Vec<u32>>,
+    /// What follows each expert of the layer before.
+    follows: Vec<Vec<u32>>,
+    /// Sums of Zipf's law up to each rank.
+    sums: Vec<f64>,
+    last: Vec<Vec<u32>>,
+}
+
+impl Iterator for Tokens {
+    type Item = Vec<Vec<u32>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let n = self.traffic.experts as usize;
+        let active = self.traffic.active.min(self.traffic.experts) as usize;
+        for layer in 0..self.last.len() {
+            let mut chosen: Vec<u32> = Vec::with_capacity(active);
+            for i in 0..active {
+                let (again, coupled) = (self.random.unit(), self.random.unit());
+                let sticky = again < self.traffic.stickiness;
+                if let Some(&old) = self.last[layer].get(i).filter(|_| sticky)
+                    && !chosen.contains(&old)
+                {
+                    chosen.push(old);
+                    continue;
                 }
-                last.clone()
-            })
-            .collect()
+                if layer > 0 && coupled < self.traffic.coupling {
+                    let from = self.last[layer - 1][i];
+                    let next = self.follows[layer][from as usize];
+                    if !chosen.contains(&next) {
+                        chosen.push(next);
+                        continue;
+                    }
+                }
+                let sum = self.sums.last().copied().unwrap_or(0.0);
+                while chosen.len() == i {
+                    let point = self.random.unit() * sum;
+                    let at = self.sums.partition_point(|&s| s < point).min(n - 1);
+                    let expert = self.orders[layer][at];
+                    if !chosen.contains(&expert) {
+                        chosen.push(expert);
+                    }
+                }
+            }
+            self.last[layer] = chosen;
+        }
+        Some(self.last.clone())
     }
 }
 
 /// SplitMix64.
+#[derive(Clone, Debug)]
 struct Random(u64);
 
 impl Random {
@@ -100,6 +141,20 @@ impl Random {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranks_follow_zipfs_law() {
+        let tokens: Vec<_> = Traffic::zipf(1, 8, 1, 1.0).stream().take(20_000).collect();
+        let mut count = [0u32; 8];
+        tokens.iter().for_each(|token| count[token[0][0] as usize] += 1);
+        count.sort_unstable_by(|a, b| b.cmp(a));
+        let all: f64 = (1..=8).map(|rank| 1.0 / f64::from(rank)).sum();
+        for (rank, count) in (1..).zip(count) {
+            let want = 20_000.0 / f64::from(rank) / all;
+            let off = (f64::from(count) - want).abs();
+            assert!(off < 5.0 * want.sqrt(), "rank {rank}: {count} uses, {want:.0} expected");
+        }
+    }
 
     #[test]
     fn routings_are_distinct_repeatable_and_as_skewed_as_asked() {
