@@ -228,6 +228,22 @@ pub struct StreamArgs {
     /// Load each weight when it is needed instead of ahead of it.
     #[arg(long)]
     pub no_prefetch: bool,
+    /// Send each row to N experts of every layer, as made-up routers decide, and load no others;
+    /// without it every pass uses all experts.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub active: Option<u32>,
+    /// Exponent of Zipf's law, which the popularity of experts follows; 0 makes all alike.
+    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = exponent, requires = "active")]
+    pub zipf: f64,
+    /// Experts of the next layer to guess and load before its router has decided.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        requires = "active",
+        conflicts_with = "no_prefetch"
+    )]
+    pub guesses: usize,
     /// Write a trace that Perfetto and Chrome (chrome://tracing) show.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
@@ -237,6 +253,11 @@ pub struct StreamArgs {
     /// Device.
     #[command(flatten)]
     pub device: DeviceArgs,
+}
+
+fn exponent(text: &str) -> Result<f64, String> {
+    let value = text.parse().ok().filter(|value| (0.0..=8.0).contains(value));
+    value.ok_or_else(|| "a number from 0 to 8 is expected".into())
 }
 
 /// `ork plan`.

@@ -160,6 +160,7 @@ impl Runner<'_> {
             prefetch,
             verify: false,
             policy: None,
+            routers: None,
         };
         let rss = PeakRss::start();
         let start = Instant::now();

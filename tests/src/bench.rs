@@ -102,6 +102,7 @@ pub fn session(
         prefetch,
         verify: false,
         policy: None,
+        routers: None,
     };
     Session::new(device, &[store], &settings, None)
 }

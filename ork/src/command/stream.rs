@@ -20,6 +20,7 @@ use crate::input::{Input, check_model, model_store, note_skipped, open_pack};
 use crate::memory::PeakRss;
 use crate::output::{Progress, Report, Table, html, seconds};
 use crate::run::pass::{Session, Settings};
+use crate::run::routed::Routers;
 use crate::size::Size;
 use crate::target::check_output;
 
@@ -31,6 +32,7 @@ struct View {
     budget: u64,
     rows: u32,
     prefetch: bool,
+    active_experts: Option<u32>,
     domains: usize,
     passes: Vec<PassView>,
     peak_window: u64,
@@ -70,6 +72,11 @@ pub(super) fn run(args: &StreamArgs, report: Report) -> Result<()> {
         prefetch: !args.no_prefetch,
         verify: args.verify,
         policy: environment.policy,
+        routers: args.active.map(|active| Routers {
+            active,
+            zipf: args.zipf,
+            guesses: args.guesses,
+        }),
     };
     let recorder = (args.trace.is_some() || args.html.is_some()).then(|| Arc::new(Recorder::new()));
     let rss = PeakRss::start();
@@ -105,6 +112,7 @@ pub(super) fn run(args: &StreamArgs, report: Report) -> Result<()> {
         budget,
         rows: args.rows,
         prefetch: session.prefetches(),
+        active_experts: args.active,
         domains: session.domains(),
         passes,
         peak_window: session.peak_window(),

@@ -74,8 +74,8 @@ fn mix(state: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A digest of results that are read where they lie, in whatever pieces and order: within a weight it
-/// is a sum over places and values, and the weights' sums follow each other.
+/// A digest of results that are read where they lie, in whatever pieces and order: a sum over weights
+/// of sums over places and values.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Digest {
     value: u64,
@@ -94,9 +94,9 @@ impl Digest {
         self.sum = self.sum.wrapping_add(terms.fold(0, u64::wrapping_add));
     }
 
-    /// Ends a weight.
-    pub fn end_weight(&mut self) {
-        self.value = mix(self.value ^ mix(self.sum));
+    /// Ends weight number `weight`.
+    pub fn end_weight(&mut self, weight: usize) {
+        self.value = self.value.wrapping_add(mix(mix(self.sum) ^ weight as u64));
         self.sum = 0;
     }
 
@@ -117,7 +117,7 @@ mod tests {
         let digest = |pieces: &[(u64, &[i32])]| {
             let mut digest = Digest::default();
             pieces.iter().for_each(|(at, values)| digest.add(*at, values));
-            digest.end_weight();
+            digest.end_weight(0);
             digest.value()
         };
         let whole = digest(&[(0, &values)]);
@@ -129,16 +129,17 @@ mod tests {
         other[9999] ^= 1 << 31;
         assert_ne!(digest(&[(0, &other)]), whole);
         assert_ne!(digest(&[(1, &values)]), whole);
-        // The order of weights counts.
-        let two = |first: i32, second: i32| {
+        // Which weight a result is of counts, the order in which they came does not.
+        let two = |results: [(usize, i32); 2]| {
             let mut digest = Digest::default();
-            for value in [first, second] {
+            for (weight, value) in results {
                 digest.add(0, &[value]);
-                digest.end_weight();
+                digest.end_weight(weight);
             }
             digest.value()
         };
-        assert_ne!(two(1, 2), two(2, 1));
+        assert_eq!(two([(0, 1), (1, 2)]), two([(1, 2), (0, 1)]));
+        assert_ne!(two([(0, 1), (1, 2)]), two([(0, 2), (1, 1)]));
     }
 
     #[test]

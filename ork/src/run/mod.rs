@@ -5,6 +5,8 @@
 //! |---|---|
 //! | [`activations`] | inputs, and digests of outputs |
 //! | [`pass`] | the matmuls of a pass, on resident and streamed weights |
+//! | [`routed`] | which experts a batch goes to, where a model has them |
 
 pub mod activations;
 pub mod pass;
+pub mod routed;

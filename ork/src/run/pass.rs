@@ -4,17 +4,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ork_cache::config::PolicyKind;
+use ork_cache::core::Home;
 use ork_cache::npu::{self, Note, Npu, Opened, Setup, Store};
 use ork_cache::plan::{Applied, Part};
 use ork_cache::prefetch::Prefetcher;
 use ork_cache::stats::Stats;
 use ork_cache::trace::Recorder;
-use ork_cache::{Cache, Visit, WeightId};
+use ork_cache::{Cache, DomainId, Visit, WeightId};
 use ork_weights::reference;
 use rknpu::buffer::Device as OnDevice;
 use rknpu::{Device, Int4, Int8, Matmul, Outputs, Precision, Rows, WeightRef};
 
 use super::activations::{Digest, Noise, Noisy};
+use super::routed::{Router, Routers};
 use crate::error::{Error, Result};
 use crate::live::{DomainUse, Live, Publisher};
 
@@ -33,6 +35,8 @@ pub struct Settings {
     pub verify: bool,
     /// What evicts; by default a plan decides what stays and what is streamed.
     pub policy: Option<PolicyKind>,
+    /// Rows of the first model go to some of its experts, instead of every pass using all.
+    pub routers: Option<Routers>,
 }
 
 /// Models on a device, ready to run.
@@ -58,6 +62,7 @@ struct Model {
     store: Arc<Store>,
     placed: Applied,
     rows: usize,
+    router: Option<Router>,
     /// All results of a weight, when they are compared with the CPU's.
     out: Option<Vec<i32>>,
     digest: Digest,
@@ -118,9 +123,16 @@ impl Session {
         settings: &Settings,
         recorder: Option<Arc<Recorder>>,
     ) -> Result<Session> {
+        let routed = settings.routers.is_some();
+        if routed && stores.iter().any(|store| store.is_building()) {
+            let text =
+                "a pack is made of every weight, and routers use some: run `ork convert` first";
+            return Err(Error::Usage(text.into()));
+        }
         let setup = Setup {
             rows: settings.rows,
             policy: settings.policy,
+            routed,
             recorder: recorder.clone(),
             ..Setup::new(settings.budget)
         };
@@ -139,17 +151,26 @@ impl Session {
             });
         }
         let Opened { cache, models: placed, bytes, notes, .. } = opened;
-        let streamed: Vec<_> = placed.iter().flat_map(|p| p.streamed.clone()).collect();
+        let mut models: Vec<Model> = stores
+            .iter()
+            .zip(placed)
+            .enumerate()
+            .map(|(i, (store, placed))| Model::new(i, store, placed, settings))
+            .collect();
+        if let (Some(routers), Some(model)) = (settings.routers, models.first_mut()) {
+            let (store, placed) = (&model.store, &model.placed);
+            let router = Router::new(&cache, store, placed, routers, settings.prefetch)?;
+            model.router = Some(router);
+        }
+        let streamed: Vec<WeightId> = models.iter().flat_map(Model::streamed_in_order).collect();
         let prefetcher = match settings.prefetch && !streamed.is_empty() {
             true => Some(Prefetcher::new(&cache).map_err(Error::Thread)?),
             false => None,
         };
-        let models = stores.iter().zip(placed).enumerate();
-        let models = models.map(|(i, (store, placed))| Model::new(i, store, placed, settings));
         let mut session = Session {
             _publisher: publish(&cache, device, settings),
             prefetcher,
-            models: models.collect(),
+            models,
             engines,
             cache,
             recorder,
@@ -169,31 +190,23 @@ impl Session {
         let Session { models, engines, cache, recorder, .. } = self;
         let Some(model) = models.get_mut(model) else { return Ok(()) };
         let recorder = recorder.as_deref();
-        let now = || recorder.map_or(Duration::ZERO, Recorder::now);
-        let mut visit: Option<(Visit<Npu>, Duration)> = None;
-        let leave = |visit: &mut Option<(Visit<Npu>, Duration)>| {
-            if let (Some((visit, since)), Some(recorder)) = (visit.take(), recorder) {
-                let track = recorder.track(&visit.domain().to_string());
-                recorder.span(track, "visit", since, now().saturating_sub(since));
-            }
-        };
-        for index in 0..model.placed.items.len() {
-            for part in model.placed.items[index].clone() {
-                let part = model.placed.parts[part];
-                let domain = part.spec.domain;
-                if visit.as_ref().is_none_or(|(visit, _)| visit.domain() != domain) {
-                    leave(&mut visit);
-                    visit = Some((cache.enter(domain)?, now()));
-                }
-                let engine = engines.get_mut(domain.index());
-                if let (Some((visit, _)), Some(engine)) = (&visit, engine) {
-                    model.multiply(&part, visit, engine, recorder)?;
-                }
-            }
-            model.digest.end_weight();
-            model.check(index)?;
+        let mut way = Way { engines, visits: Visits { cache, recorder, visit: None } };
+        if let Some(router) = &mut model.router {
+            router.next_batch(model.rows);
         }
-        leave(&mut visit);
+        let mut routed = None;
+        for index in 0..model.placed.items.len() {
+            let item = &model.store.items()[index];
+            match (&model.router, item.layer, item.expert) {
+                (Some(_), Some(layer), Some(_)) => {
+                    if routed.replace(layer) != Some(layer) {
+                        model.experts(layer, &mut way)?;
+                    }
+                }
+                _ => model.weight(index, model.rows, &mut way)?,
+            }
+        }
+        drop(way);
         model.totals.passes += 1;
         model.store.finish_if_whole().map_err(Error::Store)?;
         self.prefetch();
@@ -251,6 +264,46 @@ impl Session {
     }
 }
 
+/// Where a pass takes place.
+struct Way<'a> {
+    engines: &'a mut [Engine],
+    visits: Visits<'a>,
+}
+
+/// The domain at work, which a pass enters when it needs another.
+struct Visits<'a> {
+    cache: &'a Cache<Npu>,
+    recorder: Option<&'a Recorder>,
+    visit: Option<(Visit<Npu>, Duration)>,
+}
+
+impl Visits<'_> {
+    fn enter(&mut self, domain: DomainId) -> Result<&Visit<Npu>> {
+        if self.visit.as_ref().is_some_and(|(visit, _)| visit.domain() != domain) {
+            self.leave();
+        }
+        let since = self.recorder.map_or(Duration::ZERO, Recorder::now);
+        let visit = match self.visit.take() {
+            Some(visit) => visit,
+            None => (self.cache.enter(domain)?, since),
+        };
+        Ok(&self.visit.insert(visit).0)
+    }
+
+    fn leave(&mut self) {
+        if let (Some((visit, since)), Some(recorder)) = (self.visit.take(), self.recorder) {
+            let track = recorder.track(&visit.domain().to_string());
+            recorder.span(track, "visit", since, recorder.now().saturating_sub(since));
+        }
+    }
+}
+
+impl Drop for Visits<'_> {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
 impl Model {
     fn new(index: usize, store: &Arc<Store>, placed: Applied, settings: &Settings) -> Model {
         Model {
@@ -258,26 +311,67 @@ impl Model {
             store: store.clone(),
             placed,
             rows: settings.rows as usize,
+            router: None,
             out: settings.verify.then(Vec::new),
             digest: Digest::default(),
             totals: Totals::default(),
         }
     }
 
-    /// Multiplies one part of a weight and reads its results where they are.
+    /// What every pass streams in the same order: not what a router decides.
+    fn streamed_in_order(&self) -> impl Iterator<Item = WeightId> {
+        let slots = |part: &&Part| !matches!(part.spec.home, Home::Fixed);
+        let items = self.store.items();
+        let routed = |part: &&Part| self.router.is_some() && items[part.item].expert.is_some();
+        let parts = self.placed.parts.iter().filter(slots);
+        parts.filter(move |part| !routed(part)).map(|part| part.weight)
+    }
+
+    /// Those experts of `layer` that the batch goes to.
+    fn experts(&mut self, layer: u32, way: &mut Way<'_>) -> Result<()> {
+        let Some(mut router) = self.router.take() else { return Ok(()) };
+        let routed = router.route(layer).and_then(|order| {
+            for (expert, rows) in order {
+                for &index in router.items(layer, expert) {
+                    self.weight(index, rows as usize, way)?;
+                }
+            }
+            Ok(())
+        });
+        self.router = Some(router);
+        routed
+    }
+
+    /// Multiplies the first `rows` rows by a weight, part by part.
+    fn weight(&mut self, index: usize, rows: usize, way: &mut Way<'_>) -> Result<()> {
+        if let Some(out) = &mut self.out {
+            out.resize(rows * self.store.items()[index].layout.n() as usize, 0);
+        }
+        for part in self.placed.items[index].clone() {
+            let part = self.placed.parts[part];
+            let domain = part.spec.domain;
+            let recorder = way.visits.recorder;
+            let visit = way.visits.enter(domain)?;
+            if let Some(engine) = way.engines.get_mut(domain.index()) {
+                self.multiply(&part, rows, visit, engine, recorder)?;
+            }
+        }
+        self.digest.end_weight(index);
+        self.check(index, rows)
+    }
+
+    /// Multiplies by one part of a weight and reads the results where they are.
     fn multiply(
         &mut self,
         part: &Part,
+        rows: usize,
         visit: &Visit<Npu>,
         engine: &mut Engine,
         recorder: Option<&Recorder>,
     ) -> Result<()> {
         let item = &self.store.items()[part.item];
-        let inputs = Inputs { model: self.index, item: part.item, first: 0, rows: self.rows };
+        let inputs = Inputs { model: self.index, item: part.item, first: 0, rows };
         let n = u64::from(item.layout.n());
-        if let Some(out) = &mut self.out {
-            out.resize(self.rows * n as usize, 0);
-        }
         let asked = Instant::now();
         let slot = visit.acquire(part.weight)?;
         let since = Instant::now();
@@ -305,12 +399,12 @@ impl Model {
     }
 
     /// Compares the results of weight `index` with the CPU's, if they have been kept for that.
-    fn check(&mut self, index: usize) -> Result<()> {
+    fn check(&mut self, index: usize, rows: usize) -> Result<()> {
         let Some(out) = &self.out else { return Ok(()) };
         let item = &self.store.items()[index];
         let mut tiled = vec![0; item.layout.bytes() as usize];
         self.store.load(index, 0, &item.layout, &mut tiled).map_err(Error::Store)?;
-        let inputs = Noise { weight: index, row: 0 }.values_of(self.rows, &item.layout);
+        let inputs = Noise { weight: index, row: 0 }.values_of(rows, &item.layout);
         let mut want = vec![0; out.len()];
         reference::sums(&item.layout, &tiled, &inputs, &mut want)
             .map_err(|error| Error::Source(Arc::new(error)))?;

@@ -175,3 +175,31 @@ fn policies_are_compared_on_a_trace() {
     fs::write(&trace, "a\n").unwrap();
     fails(&["plan", "gemma-2-9b", "--simulate", text(&trace)], 3, &["line 1"]);
 }
+
+#[test]
+fn routers_load_what_they_name_and_the_results_do_not_depend_on_it() {
+    let (folder, model) = made(Shape { experts: 8, ..Shape::tiny() });
+    let pack = folder.path().join("experts.orkpack");
+    json(&["convert", text(&model), "--output", text(&pack)]);
+    let run = |more: &[&str]| {
+        let common = ["stream", text(&pack), "--rows", "3", "--passes", "4", "--verify"];
+        json(&[&common[..], more].concat())
+    };
+    let routed = ["--active", "2", "--zipf", "0.8"];
+    let resident = run(&routed);
+    let loads = |view: &serde_json::Value| -> u64 {
+        let passes = view["passes"].as_array().unwrap();
+        passes.iter().map(|pass| pass["loads"].as_u64().unwrap()).sum()
+    };
+    let weights = resident["weights"].as_u64().unwrap();
+    assert!(loads(&resident) < weights, "not all of {weights} weights are needed: {resident}");
+    assert_ne!(resident["digest"], run(&[])["digest"], "all experts are used without routers");
+    for more in [&["--no-prefetch"][..], &["--guesses", "2"], &[]] {
+        let small = run(&[&routed[..], &["--budget", "640KiB"], more].concat());
+        assert_eq!(small["digest"], resident["digest"], "{more:?}");
+        assert!(loads(&small) > loads(&resident), "{more:?}: {small}");
+    }
+    fails(&["stream", text(&pack), "--active", "9"], 2, &["8 experts", "9", "--active"]);
+    fails(&["stream", text(&pack), "--zipf", "1"], 2, &["--active"]);
+    fails(&["stream", text(&pack), "--active", "2", "--zipf", "nan"], 2, &["0 to 8"]);
+}
