@@ -3,7 +3,7 @@
 # under a plain `cargo test` the target is empty and would pass.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-models=13
+models=18
 out=$(RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom \
     cargo test --release -p ork-cache --test loom -- --nocapture 2>&1) || { echo "$out"; exit 1; }
 grep '^loom: ' <<<"$out"

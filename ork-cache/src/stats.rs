@@ -4,27 +4,30 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// A snapshot of a cache's counters; differences of two snapshots describe what lay between.
+use crate::core::Counters;
+
+/// A snapshot of what a cache did and holds; differences of two snapshots describe what lay between.
+///
+/// ```
+/// use ork_cache::core::{Home, Limits, WeightSpec};
+/// use ork_cache::{Cache, DomainId, fake::Fake, policy::Lru};
+///
+/// let cache = Cache::new(Fake::new(8192), Limits::single(8192), Box::new(Lru::new()));
+/// let weight = cache.attach(&[WeightSpec { bytes: 5000, domain: DomainId(0), home: Home::Own }])?;
+/// drop(cache.acquire(weight)?); // loads
+/// drop(cache.acquire(weight)?); // hits
+/// let stats = cache.stats();
+/// assert_eq!((stats.counters.demand_loads, stats.counters.hits), (1, 1));
+/// assert_eq!((stats.bytes_loaded, stats.bytes_now), (8192, 8192)); // whole pages
+/// let json = serde_json::to_value(stats)?;
+/// assert_eq!((&json["hits"], &json["bytes_now"]), (&1.into(), &8192.into()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Stats {
-    /// Uses that found the weight ready.
-    pub hits: u64,
-    /// Uses that found the weight being loaded by someone else and waited.
-    pub joins: u64,
-    /// Loads begun for a use that was already waiting.
-    pub demand_loads: u64,
-    /// Loads begun ahead of a use.
-    pub prefetch_loads: u64,
-    /// Weights that lost their place to another.
-    pub evictions: u64,
-    /// Buffers given back to the device to make room.
-    pub frees: u64,
-    /// Prefetched weights that left without having been used.
-    pub wasted: u64,
-    /// Loads that failed.
-    pub failures: u64,
-    /// Buffers that the device failed to free; their bytes stay accounted.
-    pub lost: u64,
+    /// What the cache decided; flat beside the others when serialised.
+    #[serde(flatten)]
+    pub counters: Counters,
     /// Bytes copied into device memory.
     pub bytes_loaded: u64,
     /// Bytes of device memory that exist now.
@@ -33,13 +36,19 @@ pub struct Stats {
     pub bytes_peak: u64,
     /// Time spent in loads, over all threads.
     pub load_time: Duration,
-    /// Time in which uses waited for loads or for room, over all threads.
+    /// Time in which uses were not served at once, over all threads: loads of their own, waits for
+    /// those of others and for room.
     pub stall_time: Duration,
 }
 
 impl Stats {
     /// Loads of both kinds.
+    ///
+    /// ```
+    /// let stats = ork_cache::stats::Stats::default();
+    /// assert_eq!(stats.loads(), stats.counters.loads());
+    /// ```
     pub fn loads(&self) -> u64 {
-        self.demand_loads + self.prefetch_loads
+        self.counters.loads()
     }
 }

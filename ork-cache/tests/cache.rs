@@ -37,7 +37,8 @@ fn a_second_use_hits_and_a_full_cache_recycles_the_oldest_buffer() {
     }
     drop(cache.acquire(WeightId(1)).unwrap());
     let stats = cache.stats();
-    assert_eq!((stats.hits, stats.demand_loads, stats.evictions, stats.frees), (1, 3, 1, 0));
+    let did = stats.counters;
+    assert_eq!((did.hits, did.demand_loads, did.evictions, did.frees), (1, 3, 1, 0));
     assert_eq!(stats.bytes_loaded, 3 * PAGE);
     drop(cache);
     let ledger = watch.ledger();
@@ -55,7 +56,7 @@ fn unequal_sizes_free_until_there_is_room() {
         drop(cache.acquire(w).unwrap());
     }
     assert_eq!(cache.acquire(large).unwrap().content(), Some(large));
-    assert_eq!(cache.stats().frees, 3);
+    assert_eq!(cache.stats().counters.frees, 3);
     assert_eq!(cache.stats().bytes_peak, 4 * PAGE);
     assert_eq!(watch.ledger().broken, [""; 0]);
 }
@@ -77,7 +78,7 @@ fn fixed_weights_stay_and_what_they_leave_is_named() {
     drop(cache.acquire(fixed).unwrap());
     drop(cache.acquire(others).unwrap());
     drop(cache.acquire(WeightId(others.0 + 1)).unwrap());
-    assert_eq!(cache.stats().evictions, 1);
+    assert_eq!(cache.stats().counters.evictions, 1);
     let error = cache.acquire(WeightId(others.0 + 2)).unwrap_err();
     assert!(
         matches!(error, Error::NoRoom { bytes, held, limit, short, .. }
@@ -85,7 +86,7 @@ fn fixed_weights_stay_and_what_they_leave_is_named() {
         "{error}"
     );
     drop(cache.acquire(fixed).unwrap());
-    assert_eq!(cache.stats().hits, 1);
+    assert_eq!(cache.stats().counters.hits, 1);
 }
 
 #[test]
@@ -99,7 +100,7 @@ fn slots_of_a_class_are_created_once() {
         }
     }
     assert_eq!((watch.ledger().created, watch.ledger().freed), (2, 0));
-    assert_eq!(cache.stats().demand_loads, 15, "LRU never hits on a scan");
+    assert_eq!(cache.stats().counters.demand_loads, 15, "LRU never hits on a scan");
 }
 
 #[test]
@@ -136,7 +137,7 @@ fn a_failed_load_is_told_and_the_place_is_used_again() {
     assert!(matches!(copy, Error::Load { weight, .. } if weight == first));
     assert_eq!(cache.stats().bytes_now, 0);
     assert_eq!(cache.acquire(first).unwrap().content(), Some(first));
-    assert_eq!(cache.stats().failures, 2);
+    assert_eq!(cache.stats().counters.failures, 2);
 }
 
 #[test]
@@ -149,7 +150,7 @@ fn a_failed_free_keeps_its_bytes_accounted() {
     watch.refuse_frees(1);
     let error = cache.acquire(WeightId(2)).unwrap_err();
     assert!(matches!(error, Error::NoRoom { held: PAGE, .. }), "{error}");
-    assert_eq!(cache.stats().lost, 1);
+    assert_eq!(cache.stats().counters.lost, 1);
     assert_eq!(cache.stats().bytes_now, PAGE);
     assert_eq!(cache.acquire(WeightId(1)).unwrap().content(), Some(WeightId(1)));
 }

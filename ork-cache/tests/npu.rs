@@ -128,7 +128,7 @@ fn resident_built_streamed_and_reloaded_give_the_same_results() {
     let ids = whole(first, items);
     let resident = bench.run(&cache, &ids, 2);
     assert_eq!(store.given().packed, u64::from(count));
-    assert_eq!(cache.stats().hits, u64::from(count));
+    assert_eq!(cache.stats().counters.hits, u64::from(count));
     drop(cache);
 
     // Through half of the bytes, building the pack.
@@ -142,7 +142,7 @@ fn resident_built_streamed_and_reloaded_give_the_same_results() {
     npu::attach_on_demand(&cache, &building, DomainId(0)).unwrap();
     assert_eq!(bench.run(&cache, &ids, 2), resident);
     assert!(cache.stats().bytes_peak <= budget);
-    assert!(cache.stats().evictions > 0);
+    assert!(cache.stats().counters.evictions > 0);
     assert_eq!(building.given().packed, u64::from(2 * count), "LRU never hits on a scan");
     drop(cache);
     assert_eq!(building.finish().unwrap().unwrap().weights, count);

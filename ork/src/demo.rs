@@ -184,7 +184,7 @@ impl Runner<'_> {
             first_loads,
             loaded: sources.iter().map(|source| source.given().loaded).sum(),
             packed: sources.iter().map(|source| source.given().packed).sum(),
-            evicted: stats.evictions,
+            evicted: stats.counters.evictions,
             peak_window: session.peak_window(),
             peak_weights: stats.bytes_peak,
             peak_rss: rss.bytes(),

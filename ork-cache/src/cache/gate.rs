@@ -68,7 +68,8 @@ impl Gate {
         self.visits == 0 && self.calls == 0
     }
 
-    fn admits(&self, domain: DomainId) -> bool {
+    /// Whether a call in `domain` could begin now.
+    pub(super) fn admits(&self, domain: DomainId) -> bool {
         self.is_free() || self.at == Some(domain)
     }
 }

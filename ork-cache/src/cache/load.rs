@@ -19,6 +19,10 @@ struct Panicked;
 #[error("the slot's buffer is still in use")]
 struct InUse;
 
+fn in_use() -> Cause {
+    std::sync::Arc::new(InUse)
+}
+
 /// A load under way: reports a failure when it is dropped before it is done, so that a panic in
 /// the backend neither blocks the weight nor loses the slot.
 struct Flight<'a, B: Backend> {
@@ -37,50 +41,46 @@ pub(crate) enum Publish {
     WhenFree,
 }
 
+/// A memory call under way: other domains wait. Ends when it is dropped, also by a panic of the
+/// backend.
+pub(super) struct Call<'a, B: Backend> {
+    shared: &'a Shared<B>,
+    ended: bool,
+}
+
 impl<B: Backend> Shared<B> {
     /// Loads for a use: the weight is pinned when it is done.
-    pub(super) fn load_now(
-        &self,
-        state: MutexGuard<'_, State<B>>,
+    pub(super) fn load_now<'a>(
+        &'a self,
+        state: MutexGuard<'a, State<B>>,
         ticket: Ticket,
-    ) -> Result<Arc<B::Buffer>> {
+    ) -> (MutexGuard<'a, State<B>>, Result<Arc<B::Buffer>>) {
         let weight = ticket.weight();
-        match self.load(state, ticket, true, Publish::Always, None) {
-            Ok(Some(buffer)) => Ok(buffer),
-            Ok(None) => Err(Error::Load { weight, cause: std::sync::Arc::new(InUse) }),
-            Err(cause) => Err(Error::Load { weight, cause }),
-        }
+        let (state, loaded) = self.load(state, ticket, true, Publish::Always, None);
+        let shared = loaded.and_then(|share| share.ok_or_else(in_use));
+        (state, shared.map_err(|cause| Error::Load { weight, cause }))
     }
 
     /// Carries out `ticket` and reports to the core; with `pin`, gives a share of the buffer.
     /// `next` is the weight that will be loaded after it, if that is known.
-    pub(crate) fn load(
-        &self,
-        mut state: MutexGuard<'_, State<B>>,
+    pub(crate) fn load<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State<B>>,
         ticket: Ticket,
         pin: bool,
         publish: Publish,
         next: Option<WeightId>,
-    ) -> std::result::Result<Option<Arc<B::Buffer>>, Cause> {
+    ) -> (MutexGuard<'a, State<B>>, std::result::Result<Option<Arc<B::Buffer>>, Cause>) {
         let since = Instant::now();
         let slot = ticket.slot();
-        let (domain, bytes) = state.core.slot(slot);
         let buffer = state.take(slot);
-        drop(state);
-        if let Some(next) = next {
-            self.backend.ahead(next);
-        }
         let mut flight = Flight { shared: self, ticket: Some(ticket), slot, buffer };
-        let published = match flight.run(domain, bytes, publish) {
-            Ok(published) => published,
-            Err(cause) => {
-                flight.fail(&cause);
-                return Err(cause);
-            }
+        let (mut state, published) = match flight.run(state, publish, next) {
+            Ok(done) => done,
+            Err(cause) => return (flight.fail(&cause), Err(cause)),
         };
-        let mut state = lock(&self.state);
         let (Some(ticket), Some(buffer)) = (flight.ticket.take(), flight.buffer.take()) else {
-            return Err(std::sync::Arc::new(InUse));
+            return (state, Err(in_use()));
         };
         if ticket.stage() != Stage::Publish {
             state.times.bytes_loaded += state.core.bytes_of(ticket.weight());
@@ -91,7 +91,7 @@ impl<B: Backend> Shared<B> {
         state.put(slot, buffer);
         state.core.complete(ticket, published, pin);
         self.wake(&mut state);
-        Ok(share)
+        (state, Ok(share))
     }
 
     /// Frees the buffer of a slot that the core has given up.
@@ -101,14 +101,16 @@ impl<B: Backend> Shared<B> {
         slot: SlotId,
     ) -> MutexGuard<'a, State<B>> {
         let domain = state.core.slot(slot).0;
-        let buffer = state.take(slot);
-        drop(state);
-        let freed = match buffer.map(Arc::try_unwrap) {
-            Some(Ok(buffer)) => self.memory_call(domain, |b| b.free(buffer)).is_ok(),
+        let freed = match state.take(slot).map(Arc::try_unwrap) {
+            Some(Ok(buffer)) => {
+                let call = self.begin_call(state, domain);
+                let freed = self.backend.free(buffer).is_ok();
+                state = call.end();
+                freed
+            }
             Some(Err(_)) => false,
             None => true,
         };
-        let mut state = lock(&self.state);
         if freed {
             state.core.freed(slot)
         } else {
@@ -118,71 +120,82 @@ impl<B: Backend> Shared<B> {
         state
     }
 
-    /// Makes a memory call in `domain`, while no other domain is at work.
-    pub(super) fn memory_call<T>(&self, domain: DomainId, call: impl FnOnce(&B) -> T) -> T {
-        let mut state = lock(&self.state);
+    /// Begins a memory call in `domain`, once no other domain is at work.
+    pub(super) fn begin_call<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State<B>>,
+        domain: DomainId,
+    ) -> Call<'a, B> {
         while !state.gate.call(domain) {
             state = self.wait(state);
         }
-        drop(state);
-        self.in_call(call)
+        Call { shared: self, ended: false }
     }
 
-    /// As [`Shared::memory_call`]; `None` without a call when another domain is at work.
-    fn try_memory_call<T>(&self, domain: DomainId, call: impl FnOnce(&B) -> T) -> Option<T> {
-        if !lock(&self.state).gate.call(domain) {
-            return None;
+    fn end_call(&self) -> MutexGuard<'_, State<B>> {
+        let mut state = lock(&self.state);
+        if state.gate.end_call() {
+            self.wake(&mut state);
         }
-        Some(self.in_call(call))
-    }
-
-    fn in_call<T>(&self, call: impl FnOnce(&B) -> T) -> T {
-        /// Ends the call, also when the backend panics.
-        struct End<'a, B: Backend>(&'a Shared<B>);
-        impl<B: Backend> Drop for End<'_, B> {
-            fn drop(&mut self) {
-                let mut state = lock(&self.0.state);
-                if state.gate.end_call() {
-                    self.0.wake(&mut state);
-                }
-            }
-        }
-        let _end = End(self);
-        call(&self.backend)
+        state
     }
 }
 
-impl<B: Backend> Flight<'_, B> {
+impl<'a, B: Backend> Call<'a, B> {
+    /// Ends the call and gives the lock that was taken to do so.
+    pub(super) fn end(mut self) -> MutexGuard<'a, State<B>> {
+        self.ended = true;
+        self.shared.end_call()
+    }
+}
+
+impl<B: Backend> Drop for Call<'_, B> {
+    fn drop(&mut self) {
+        if !self.ended {
+            drop(self.shared.end_call());
+        }
+    }
+}
+
+impl<'a, B: Backend> Flight<'a, B> {
+    /// Loads; `true` when the bytes have been handed to the NPU.
     fn run(
         &mut self,
-        domain: DomainId,
-        bytes: u64,
+        state: MutexGuard<'a, State<B>>,
         publish: Publish,
-    ) -> std::result::Result<bool, Cause> {
-        let Some(ticket) = &self.ticket else { return Ok(true) };
+        next: Option<WeightId>,
+    ) -> std::result::Result<(MutexGuard<'a, State<B>>, bool), Cause> {
+        let shared = self.shared;
+        let Some(ticket) = &self.ticket else { return Ok((state, true)) };
         let (weight, stage) = (ticket.weight(), ticket.stage());
+        let (domain, bytes) = state.core.slot(self.slot);
         if stage == Stage::Create {
-            let created = self.shared.memory_call(domain, |b| b.create(domain, bytes))?;
-            self.buffer = Some(Arc::new(created));
+            let call = shared.begin_call(state, domain);
+            let created = shared.backend.create(domain, bytes);
+            drop(call);
+            self.buffer = Some(Arc::new(created?));
+        } else {
+            drop(state);
         }
-        let in_use = || -> Cause { std::sync::Arc::new(InUse) };
+        if let Some(next) = next {
+            shared.backend.ahead(next);
+        }
         let buffer = self.buffer.as_mut().and_then(Arc::get_mut).ok_or_else(in_use)?;
         if stage != Stage::Publish {
-            self.shared.backend.copy(buffer, weight)?;
+            shared.backend.copy(buffer, weight)?;
         }
-        match publish {
-            Publish::Always => self.shared.memory_call(domain, |b| b.publish(buffer))?,
-            Publish::WhenFree => match self.shared.try_memory_call(domain, |b| b.publish(buffer)) {
-                Some(result) => result?,
-                None => return Ok(false),
-            },
+        let state = lock(&shared.state);
+        if publish == Publish::WhenFree && !state.gate.admits(domain) {
+            return Ok((state, false));
         }
-        Ok(true)
+        let call = shared.begin_call(state, domain);
+        shared.backend.publish(buffer)?;
+        Ok((call.end(), true))
     }
 
-    fn fail(&mut self, cause: &Cause) {
-        let Some(ticket) = self.ticket.take() else { return };
+    fn fail(&mut self, cause: &Cause) -> MutexGuard<'a, State<B>> {
         let mut state = lock(&self.shared.state);
+        let Some(ticket) = self.ticket.take() else { return state };
         let alive = self.buffer.is_some();
         let to_free = state.core.fail(ticket, cause, alive);
         if let Some(buffer) = self.buffer.take() {
@@ -192,6 +205,7 @@ impl<B: Backend> Flight<'_, B> {
             state = self.shared.free(state, slot);
         }
         self.shared.wake(&mut state);
+        state
     }
 }
 
@@ -199,7 +213,7 @@ impl<B: Backend> Drop for Flight<'_, B> {
     fn drop(&mut self) {
         if self.ticket.is_some() {
             let cause: Cause = std::sync::Arc::new(Panicked);
-            self.fail(&cause);
+            drop(self.fail(&cause));
         }
     }
 }

@@ -42,7 +42,7 @@ use crate::sync::{Arc, Condvar, Mutex, MutexGuard, lock, wait};
 /// let pinned = cache.acquire(first)?;
 /// assert_eq!(pinned.content(), Some(first)); // a `Fake` buffer knows what was copied into it
 /// drop(pinned);
-/// assert_eq!(cache.stats().demand_loads, 1);
+/// assert_eq!(cache.stats().counters.demand_loads, 1);
 /// # Ok::<(), ork_cache::Error>(())
 /// ```
 pub struct Cache<B: Backend> {
@@ -92,6 +92,14 @@ impl<B: Backend> fmt::Debug for Cache<B> {
 
 impl<B: Backend> Cache<B> {
     /// An empty cache over `backend`, within `limits`.
+    ///
+    /// ```
+    /// use ork_cache::core::Limits;
+    /// use ork_cache::{Cache, fake::Fake, policy::Lru};
+    ///
+    /// let cache = Cache::new(Fake::new(8192), Limits::single(8192), Box::new(Lru::new()));
+    /// assert_eq!(cache.stats().bytes_now, 0);
+    /// ```
     pub fn new(backend: B, limits: Limits, policy: Box<dyn Policy>) -> Cache<B> {
         let state = State {
             core: Core::new(limits, policy),
@@ -114,6 +122,17 @@ impl<B: Backend> Cache<B> {
     /// Makes the weights of a model known and returns the id of the first; the others follow in
     /// order. Several models may share a cache, its budget and its domains. Loads nothing.
     ///
+    /// ```
+    /// # use ork_cache::core::{Home, Limits, WeightSpec};
+    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru};
+    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
+    /// # let page = WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Own };
+    /// let draft = cache.attach(&[page; 3])?;
+    /// let main = cache.attach(&[page; 5])?; // a second model shares budget and domains
+    /// assert_eq!((draft, main), (WeightId(0), WeightId(3)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// A weight that could never fit, or whose domain or slot class does not exist.
     pub fn attach(&self, weights: &[WeightSpec]) -> Result<WeightId> {
@@ -122,20 +141,34 @@ impl<B: Backend> Cache<B> {
 
     /// Creates `count` slots of `bytes` each in `domain`: a ring, or the slots of experts.
     ///
+    /// ```
+    /// # use ork_cache::core::{Home, Limits, WeightSpec};
+    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru};
+    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
+    /// # let page = WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Own };
+    /// let ring = cache.add_class(DomainId(0), 4096, 3)?;
+    /// assert_eq!(cache.stats().bytes_now, 3 * 4096); // they exist from now on
+    /// cache.attach(&[WeightSpec { home: Home::Class(ring), ..page }; 9])?;
+    /// assert!(cache.add_class(DomainId(0), 4096, 2).is_err()); // room for one is left
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Slots that do not fit beside what is there, or that the device refuses; those already
     /// created stay and serve.
     pub fn add_class(&self, domain: DomainId, bytes: u64, count: usize) -> Result<ClassId> {
         let (class, slots) = lock(&self.shared.state).core.add_class(domain, bytes, count)?;
         let mut refused = None;
+        let mut state = lock(&self.shared.state);
         for slot in slots {
             if refused.is_some() {
-                lock(&self.shared.state).core.slot_failed(slot);
+                state.core.slot_failed(slot);
                 continue;
             }
-            let size = lock(&self.shared.state).core.slot(slot).1;
-            let created = self.shared.memory_call(domain, |b| b.create(domain, size));
-            let mut state = lock(&self.shared.state);
+            let size = state.core.slot(slot).1;
+            let call = self.shared.begin_call(state, domain);
+            let created = self.backend().create(domain, size);
+            state = call.end();
             match created {
                 Ok(buffer) => {
                     state.put(slot, Arc::new(buffer));
@@ -147,12 +180,23 @@ impl<B: Backend> Cache<B> {
                 }
             }
         }
-        self.shared.wake(&mut lock(&self.shared.state));
+        self.shared.wake(&mut state);
         refused.map_or(Ok(class), Err)
     }
 
     /// Makes `weight` ready and pins it: the guard gives its buffer, and while it lives the weight
     /// is neither evicted nor overwritten. Loads in the calling thread when nobody else does.
+    ///
+    /// ```
+    /// # use ork_cache::core::{Home, Limits, WeightSpec};
+    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru};
+    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
+    /// # let page = WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Own };
+    /// let weight = cache.attach(&[page])?;
+    /// let pinned = cache.acquire(weight)?;
+    /// assert_eq!(pinned.content(), Some(weight));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// An unknown weight, one that nothing can make room for, or the failure of the load.
@@ -163,6 +207,19 @@ impl<B: Backend> Cache<B> {
     /// Begins a visit to `domain`: until it ends, no memory call and no visit of another domain
     /// takes place. Waits for its turn. A pass through several domains visits them one by one,
     /// and submits jobs only during the visit. Visits of one thread must not be nested.
+    ///
+    /// ```
+    /// # use ork_cache::core::{Home, Limits, WeightSpec};
+    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru};
+    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
+    /// # let page = WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Own };
+    /// let weight = cache.attach(&[page])?;
+    /// let visit = cache.enter(DomainId(0))?;
+    /// assert_eq!(visit.acquire(weight)?.content(), Some(weight)); // jobs of domain 0 go here
+    /// drop(visit); // others may enter theirs
+    /// assert!(cache.enter(DomainId(7)).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// An unknown domain.
@@ -182,19 +239,22 @@ impl<B: Backend> Cache<B> {
     }
 
     /// Counters as of now.
+    ///
+    /// ```
+    /// # use ork_cache::core::{Home, Limits, WeightSpec};
+    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru};
+    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
+    /// # let page = WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Own };
+    /// let weight = cache.attach(&[page])?;
+    /// let before = cache.stats();
+    /// drop(cache.acquire(weight)?);
+    /// assert_eq!(cache.stats().loads() - before.loads(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn stats(&self) -> Stats {
         let state = lock(&self.shared.state);
-        let c = state.core.counters();
         Stats {
-            hits: c.hits,
-            joins: c.joins,
-            demand_loads: c.demand_loads,
-            prefetch_loads: c.prefetch_loads,
-            evictions: c.evictions,
-            frees: c.frees,
-            wasted: c.wasted,
-            failures: c.failures,
-            lost: c.lost,
+            counters: state.core.counters(),
             bytes_loaded: state.times.bytes_loaded,
             bytes_now: state.core.total(),
             bytes_peak: state.core.peak(),
@@ -204,11 +264,31 @@ impl<B: Backend> Cache<B> {
     }
 
     /// What it may hold.
+    ///
+    /// ```
+    /// # use ork_cache::core::{Home, Limits, WeightSpec};
+    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru};
+    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
+    /// # let page = WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Own };
+    /// assert_eq!(cache.limits(), Limits::single(16384));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn limits(&self) -> Limits {
         lock(&self.shared.state).core.limits().clone()
     }
 
     /// Bytes of device memory that exist in `domain`; 0 for an unknown one.
+    ///
+    /// ```
+    /// # use ork_cache::core::{Home, Limits, WeightSpec};
+    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru};
+    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
+    /// # let page = WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Own };
+    /// let weight = cache.attach(&[page])?;
+    /// drop(cache.acquire(weight)?);
+    /// assert_eq!(cache.used(DomainId(0)), 4096);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn used(&self, domain: DomainId) -> u64 {
         lock(&self.shared.state).core.used(domain)
     }
@@ -225,6 +305,15 @@ impl<B: Backend> Cache<B> {
     }
 
     /// The device and source below.
+    ///
+    /// ```
+    /// # use ork_cache::core::{Home, Limits, WeightSpec};
+    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru};
+    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
+    /// # let page = WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Own };
+    /// assert_eq!(cache.backend().watch().ledger().live, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn backend(&self) -> &B {
         &self.shared.backend
     }
@@ -234,21 +323,48 @@ impl<B: Backend> Shared<B> {
     fn acquire(&self, weight: WeightId) -> Result<Arc<B::Buffer>> {
         let mut state = lock(&self.state);
         state.note_use(weight);
+        match state.core.reserve(weight, Purpose::Demand)? {
+            Step::Hit(slot) => Ok(state.get(slot)),
+            step => {
+                let since = Instant::now();
+                let (mut state, result) = self.ready(state, weight, step);
+                state.times.stall += since.elapsed();
+                result
+            }
+        }
+    }
+
+    /// Makes `weight` ready from `step` on, which was no hit.
+    fn ready<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State<B>>,
+        weight: WeightId,
+        mut step: Step,
+    ) -> (MutexGuard<'a, State<B>>, Result<Arc<B::Buffer>>) {
         loop {
-            match state.core.reserve(weight, Purpose::Demand)? {
-                Step::Hit(slot) => return Ok(state.get(slot)),
+            match step {
+                Step::Hit(slot) => {
+                    let buffer = state.get(slot);
+                    return (state, Ok(buffer));
+                }
                 Step::Load(ticket) => return self.load_now(state, ticket),
                 Step::Free(slot) => state = self.free(state, slot),
-                Step::Full | Step::Ready => state = self.stall(state),
+                Step::Full | Step::Ready => state = self.wait(state),
                 Step::Wait(load) => loop {
-                    state = self.stall(state);
+                    state = self.wait(state);
                     match state.core.outcome(weight, load) {
                         Outcome::Pending => {}
                         Outcome::Over => break,
-                        Outcome::Failed(cause) => return Err(Error::Load { weight, cause }),
+                        Outcome::Failed(cause) => {
+                            return (state, Err(Error::Load { weight, cause }));
+                        }
                     }
                 },
             }
+            step = match state.core.reserve(weight, Purpose::Demand) {
+                Ok(step) => step,
+                Err(error) => return (state, Err(error)),
+            };
         }
     }
 
@@ -258,13 +374,6 @@ impl<B: Backend> Shared<B> {
         if state.core.unpin(weight) {
             self.wake(&mut state);
         }
-    }
-
-    fn stall<'a>(&'a self, state: MutexGuard<'a, State<B>>) -> MutexGuard<'a, State<B>> {
-        let since = Instant::now();
-        let mut state = self.wait(state);
-        state.times.stall += since.elapsed();
-        state
     }
 
     fn wait<'a>(&'a self, mut state: MutexGuard<'a, State<B>>) -> MutexGuard<'a, State<B>> {

@@ -11,6 +11,19 @@ use crate::sync::{Arc, lock};
 
 /// A weight that stays where it is until this is dropped. Owns what it needs, so it may outlive
 /// every [`Cache`] handle and move between threads.
+///
+/// ```
+/// # use ork_cache::core::{Home, Limits, WeightSpec};
+/// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru};
+/// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
+/// # let page = WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Own };
+/// let weight = cache.attach(&[page])?;
+/// let pinned = cache.acquire(weight)?;
+/// drop(cache);
+/// let elsewhere = std::thread::spawn(move || pinned.content());
+/// assert_eq!(elsewhere.join().unwrap(), Some(weight));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "the weight is unpinned at once"]
 pub struct Pinned<B: Backend> {
     /// `None` only while being dropped.
@@ -29,6 +42,16 @@ impl<B: Backend> Pinned<B> {
     }
 
     /// The weight.
+    ///
+    /// ```
+    /// # use ork_cache::core::{Home, Limits, WeightSpec};
+    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru};
+    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
+    /// # let page = WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Own };
+    /// let weight = cache.attach(&[page])?;
+    /// assert_eq!(cache.acquire(weight)?.weight(), weight);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn weight(&self) -> WeightId {
         self.weight
     }
@@ -58,6 +81,20 @@ impl<B: Backend> Drop for Pinned<B> {
 }
 
 /// A visit to one domain: jobs of this domain may run, nothing touches another one.
+///
+/// ```
+/// # use ork_cache::core::{Home, Limits, WeightSpec};
+/// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru};
+/// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
+/// # let page = WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Own };
+/// let first = cache.attach(&[page; 2])?;
+/// let visit = cache.enter(DomainId(0))?;
+/// for weight in [first, WeightId(first.0 + 1)] {
+///     let pinned = visit.acquire(weight)?; // and submit the job that reads it
+///     assert_eq!(pinned.content(), Some(weight));
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "the visit ends at once"]
 pub struct Visit<B: Backend> {
     cache: Cache<B>,
@@ -70,11 +107,32 @@ impl<B: Backend> Visit<B> {
     }
 
     /// The domain visited.
+    ///
+    /// ```
+    /// # use ork_cache::core::{Home, Limits, WeightSpec};
+    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru};
+    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
+    /// # let page = WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Own };
+    /// assert_eq!(cache.enter(DomainId(0))?.domain(), DomainId(0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn domain(&self) -> DomainId {
         self.domain
     }
 
     /// As [`Cache::acquire`], for weights of this domain.
+    ///
+    /// ```
+    /// use ork_cache::core::{Home, Limits, WeightSpec};
+    /// use ork_cache::{Cache, DomainId, Error, fake::Fake, policy::Lru};
+    ///
+    /// let limits = Limits { total: 8192, domains: vec![4096; 2] };
+    /// let cache = Cache::new(Fake::new(8192), limits, Box::new(Lru::new()));
+    /// let far = cache.attach(&[WeightSpec { bytes: 1, domain: DomainId(1), home: Home::Own }])?;
+    /// let visit = cache.enter(DomainId(0))?;
+    /// assert!(matches!(visit.acquire(far), Err(Error::OtherDomain { .. })));
+    /// # Ok::<(), Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`Cache::acquire`], and a weight of another domain: loading it would have to

@@ -3,6 +3,14 @@
 use crate::ids::DomainId;
 
 /// How much device memory may exist at once.
+///
+/// ```
+/// use ork_cache::core::Limits;
+///
+/// // Two windows of 3 GiB, and 4 GiB of memory for both.
+/// let limits = Limits { total: 4 << 30, domains: vec![3 << 30; 2] };
+/// assert_eq!(limits.of(ork_cache::DomainId(1)), 3 << 30);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes over all domains.
@@ -13,11 +21,24 @@ pub struct Limits {
 
 impl Limits {
     /// One domain with a budget of `bytes`.
+    ///
+    /// ```
+    /// use ork_cache::core::Limits;
+    ///
+    /// assert_eq!(Limits::single(4096), Limits { total: 4096, domains: vec![4096] });
+    /// ```
     pub fn single(bytes: u64) -> Limits {
         Limits { total: bytes, domains: vec![bytes] }
     }
 
     /// What `domain` may hold when all others are empty; 0 for an unknown domain.
+    ///
+    /// ```
+    /// use ork_cache::{DomainId, core::Limits};
+    ///
+    /// assert_eq!(Limits::single(4096).of(DomainId(0)), 4096);
+    /// assert_eq!(Limits::single(4096).of(DomainId(1)), 0);
+    /// ```
     pub fn of(&self, domain: DomainId) -> u64 {
         self.domains.get(domain.index()).map_or(0, |&d| d.min(self.total))
     }

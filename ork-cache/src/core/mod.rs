@@ -11,12 +11,14 @@
 //! * the error of a load reaches those who waited for that load and nobody else.
 
 mod book;
+mod counters;
 mod place;
 mod state;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use book::Limits;
+pub use counters::Counters;
 pub use state::{Home, LoadId, Purpose, Stage, Step, Ticket, WeightSpec};
 
 use std::collections::VecDeque;
@@ -31,7 +33,31 @@ use crate::policy::Policy;
 /// Size of a page of device memory: buffers are multiples of it.
 pub const PAGE: u64 = 4096;
 
+/// Bytes of the buffer for `bytes`: whole pages, one at the least.
+fn whole_pages(bytes: u64) -> Option<u64> {
+    bytes.max(1).checked_next_multiple_of(PAGE)
+}
+
 /// What has happened to a load that a caller waits for.
+///
+/// ```
+/// # use ork_cache::core::{Core, Home, Limits, Purpose, Stage, Step, WeightSpec};
+/// # use ork_cache::policy::Lru;
+/// # use ork_cache::{DomainId, WeightId};
+/// # let mut core = Core::new(Limits::single(8192), Box::new(Lru::new()));
+/// # let own = WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Own };
+/// use std::sync::Arc;
+///
+/// use ork_cache::core::Outcome;
+///
+/// let weight = core.attach(&[own])?;
+/// let Step::Load(ticket) = core.reserve(weight, Purpose::Demand)? else { panic!() };
+/// let Step::Wait(load) = core.reserve(weight, Purpose::Demand)? else { panic!() };
+/// let cause: ork_cache::Cause = Arc::new(std::io::Error::other("disk"));
+/// core.fail(ticket, &cause, false);
+/// assert!(matches!(core.outcome(weight, load), Outcome::Failed(_)));
+/// # Ok::<(), ork_cache::Error>(())
+/// ```
 #[derive(Debug)]
 pub enum Outcome {
     /// Still under way: wait on.
@@ -42,30 +68,22 @@ pub enum Outcome {
     Failed(Cause),
 }
 
-/// Counts of what the core decided, since its creation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Uses that found the weight ready.
-    pub hits: u64,
-    /// Uses that found the weight being loaded by someone else.
-    pub joins: u64,
-    /// Loads begun for a use.
-    pub demand_loads: u64,
-    /// Loads begun ahead of a use.
-    pub prefetch_loads: u64,
-    /// Weights that lost their place to another.
-    pub evictions: u64,
-    /// Buffers given back to the device to make room.
-    pub frees: u64,
-    /// Prefetched weights that left without having been used.
-    pub wasted: u64,
-    /// Loads that failed.
-    pub failures: u64,
-    /// Buffers that the device failed to free; their bytes stay accounted.
-    pub lost: u64,
-}
-
 /// The state machine. See the [module](self) for what it guarantees.
+///
+/// ```
+/// # use ork_cache::core::{Core, Home, Limits, Purpose, Stage, Step, WeightSpec};
+/// # use ork_cache::policy::Lru;
+/// # use ork_cache::{DomainId, WeightId};
+/// # let mut core = Core::new(Limits::single(8192), Box::new(Lru::new()));
+/// # let own = WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Own };
+/// let weight = core.attach(&[own])?;
+/// // What to do, as an answer; doing it is the caller's.
+/// let Step::Load(ticket) = core.reserve(weight, Purpose::Demand)? else { panic!() };
+/// assert_eq!(core.total(), 4096); // entered before the device is asked
+/// core.complete(ticket, true, true);
+/// assert_eq!(core.counters().demand_loads, 1);
+/// # Ok::<(), ork_cache::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Core {
     weights: Vec<Weight>,
@@ -105,12 +123,16 @@ impl Core {
     /// A weight that cannot fit even alone, or whose domain or class does not exist. Nothing is
     /// attached then.
     pub fn attach(&mut self, specs: &[WeightSpec]) -> Result<WeightId> {
+        let most = u32::MAX as usize;
+        if specs.len() > most - self.weights.len() {
+            return Err(Error::TooManyWeights { most });
+        }
         let first = WeightId(self.weights.len() as u32);
         for (i, spec) in specs.iter().enumerate() {
             self.check(WeightId(first.0 + i as u32), spec)?;
         }
         self.weights.extend(specs.iter().map(|spec| Weight {
-            bytes: spec.bytes.next_multiple_of(PAGE),
+            bytes: whole_pages(spec.bytes).unwrap_or(spec.bytes),
             domain: spec.domain,
             home: spec.home,
             state: State::Absent,
@@ -131,7 +153,7 @@ impl Core {
             return Ok(());
         }
         let limit = self.book.limits.of(domain);
-        if bytes.checked_next_multiple_of(PAGE).is_none_or(|b| b > limit) {
+        if whole_pages(bytes).is_none_or(|b| b > limit) {
             return Err(Error::TooLarge { weight, bytes, domain, limit });
         }
         Ok(())
@@ -155,9 +177,7 @@ impl Core {
     ) -> Result<(ClassId, Vec<SlotId>)> {
         self.domain(domain)?;
         let (left, limit) = (self.book.left(domain), self.book.limits.of(domain));
-        let room = bytes
-            .checked_next_multiple_of(PAGE)
-            .and_then(|b| Some((b, b.checked_mul(count as u64)?)));
+        let room = whole_pages(bytes).and_then(|b| Some((b, b.checked_mul(count as u64)?)));
         let Some((size, sum)) = room.filter(|&(_, sum)| sum <= left) else {
             let needed = bytes.saturating_mul(count as u64).saturating_add(limit - left);
             return Err(Error::NoRoomForSlots { count, bytes, domain, left, limit, needed });
@@ -215,6 +235,23 @@ impl Core {
 
     /// What to do so that `weight` becomes ready; with [`Purpose::Demand`], [`Step::Hit`] has
     /// pinned it and [`Step::Wait`] has entered the caller as a waiter.
+    ///
+    /// ```
+    /// # use ork_cache::core::{Core, Home, Limits, Purpose, Stage, Step, WeightSpec};
+    /// # use ork_cache::policy::Lru;
+    /// # use ork_cache::{DomainId, WeightId};
+    /// # let mut core = Core::new(Limits::single(8192), Box::new(Lru::new()));
+    /// # let own = WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Own };
+    /// let first = core.attach(&[own; 3])?;
+    /// for weight in [first, WeightId(1)] {
+    ///     let Step::Load(ticket) = core.reserve(weight, Purpose::Demand)? else { panic!() };
+    ///     core.complete(ticket, true, true);
+    /// }
+    /// assert_eq!(core.reserve(WeightId(2), Purpose::Demand)?, Step::Full); // both are pinned
+    /// core.unpin(first);
+    /// assert!(matches!(core.reserve(WeightId(2), Purpose::Demand)?, Step::Load(_)));
+    /// # Ok::<(), ork_cache::Error>(())
+    /// ```
     ///
     /// # Errors
     /// An unknown weight, or one for which nothing can ever make room.
@@ -280,6 +317,23 @@ impl Core {
     /// The load failed. Waiters will get `cause` from [`Core::outcome`]. When `alive`, the buffer
     /// still exists: a slot of a class is used again; any other must be freed by the caller, who
     /// is given its id, and reported with [`Core::freed`].
+    ///
+    /// ```
+    /// # use ork_cache::core::{Core, Home, Limits, Purpose, Stage, Step, WeightSpec};
+    /// # use ork_cache::policy::Lru;
+    /// # use ork_cache::{DomainId, WeightId};
+    /// # let mut core = Core::new(Limits::single(8192), Box::new(Lru::new()));
+    /// # let own = WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Own };
+    /// let weight = core.attach(&[own])?;
+    /// let Step::Load(ticket) = core.reserve(weight, Purpose::Demand)? else { panic!() };
+    /// let cause: ork_cache::Cause = std::sync::Arc::new(std::io::Error::other("disk"));
+    /// // Its buffer exists and must go: the bytes count until it has gone.
+    /// let slot = core.fail(ticket, &cause, true).expect("a buffer of its own");
+    /// assert_eq!(core.total(), 4096);
+    /// core.freed(slot);
+    /// assert_eq!(core.total(), 0);
+    /// # Ok::<(), ork_cache::Error>(())
+    /// ```
     pub fn fail(&mut self, ticket: Ticket, cause: &Cause, alive: bool) -> Option<SlotId> {
         let Ticket { weight, slot, load, stage } = ticket;
         self.counters.failures += 1;
@@ -353,6 +407,20 @@ impl Core {
 
     /// A use of this weight is to come: if it is ready, no prefetch takes its place until then.
     /// `true` when that changed anything.
+    ///
+    /// ```
+    /// # use ork_cache::core::{Core, Home, Limits, Purpose, Stage, Step, WeightSpec};
+    /// # use ork_cache::policy::Lru;
+    /// # use ork_cache::{DomainId, WeightId};
+    /// # let mut core = Core::new(Limits::single(8192), Box::new(Lru::new()));
+    /// # let own = WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Own };
+    /// let weight = core.attach(&[own])?;
+    /// assert!(!core.expect(weight)); // absent: nothing to keep
+    /// let Step::Load(ticket) = core.reserve(weight, Purpose::Demand)? else { panic!() };
+    /// core.complete(ticket, true, false);
+    /// assert!(core.release(weight) && core.expect(weight));
+    /// # Ok::<(), ork_cache::Error>(())
+    /// ```
     pub fn expect(&mut self, weight: WeightId) -> bool {
         self.set_expected(weight, true)
     }

@@ -4,6 +4,14 @@ use crate::error::Cause;
 use crate::ids::{ClassId, DomainId, SlotId, WeightId};
 
 /// A weight as the core needs to know it.
+///
+/// ```
+/// use ork_cache::DomainId;
+/// use ork_cache::core::{Home, WeightSpec};
+///
+/// let head = WeightSpec { bytes: 917_504_000, domain: DomainId(2), home: Home::Fixed };
+/// assert_eq!(head.domain, DomainId(2));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WeightSpec {
     /// Bytes of device memory, before rounding to pages.
@@ -15,6 +23,22 @@ pub struct WeightSpec {
 }
 
 /// What kind of place a weight takes.
+///
+/// ```
+/// # use ork_cache::core::{Core, Home, Limits, Purpose, Stage, Step, WeightSpec};
+/// # use ork_cache::policy::Lru;
+/// # use ork_cache::{DomainId, WeightId};
+/// # let mut core = Core::new(Limits::single(8192), Box::new(Lru::new()));
+/// # let own = WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Own };
+/// let fixed = core.attach(&[WeightSpec { home: Home::Fixed, ..own }])?;
+/// let Step::Load(ticket) = core.reserve(fixed, Purpose::Demand)? else { panic!() };
+/// core.complete(ticket, true, true);
+/// core.unpin(fixed);
+/// // What is fixed is no victim: there is room for one other weight, and never for two.
+/// let big = core.attach(&[WeightSpec { bytes: 8192, ..own }])?;
+/// assert!(core.reserve(big, Purpose::Demand).is_err());
+/// # Ok::<(), ork_cache::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Home {
     /// A buffer of its own size that others may take the room of.
@@ -26,6 +50,21 @@ pub enum Home {
 }
 
 /// Why a weight is wanted.
+///
+/// ```
+/// # use ork_cache::core::{Core, Home, Limits, Purpose, Stage, Step, WeightSpec};
+/// # use ork_cache::policy::Lru;
+/// # use ork_cache::{DomainId, WeightId};
+/// # let mut core = Core::new(Limits::single(8192), Box::new(Lru::new()));
+/// # let own = WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Own };
+/// let weight = core.attach(&[own])?;
+/// let Step::Load(ticket) = core.reserve(weight, Purpose::Prefetch)? else { panic!() };
+/// core.complete(ticket, true, false);
+/// assert_eq!(core.pins(weight), 0); // loaded ahead, for nobody yet
+/// assert!(matches!(core.reserve(weight, Purpose::Demand)?, Step::Hit(_)));
+/// assert_eq!(core.pins(weight), 1);
+/// # Ok::<(), ork_cache::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Someone needs it now and gets a pin.
@@ -37,10 +76,42 @@ pub enum Purpose {
 }
 
 /// One load of one weight.
+///
+/// ```
+/// # use ork_cache::core::{Core, Home, Limits, Purpose, Stage, Step, WeightSpec};
+/// # use ork_cache::policy::Lru;
+/// # use ork_cache::{DomainId, WeightId};
+/// # let mut core = Core::new(Limits::single(8192), Box::new(Lru::new()));
+/// # let own = WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Own };
+/// let weight = core.attach(&[own])?;
+/// let Step::Load(ticket) = core.reserve(weight, Purpose::Demand)? else { panic!() };
+/// let Step::Wait(load) = core.reserve(weight, Purpose::Demand)? else { panic!() };
+/// core.complete(ticket, true, true);
+/// assert!(matches!(core.outcome(weight, load), ork_cache::core::Outcome::Over));
+/// # Ok::<(), ork_cache::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadId(pub(super) u64);
 
 /// What a load still has to do.
+///
+/// ```
+/// # use ork_cache::core::{Core, Home, Limits, Purpose, Stage, Step, WeightSpec};
+/// # use ork_cache::policy::Lru;
+/// # use ork_cache::{DomainId, WeightId};
+/// # let mut core = Core::new(Limits::single(8192), Box::new(Lru::new()));
+/// # let own = WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Own };
+/// let first = core.attach(&[own; 3])?;
+/// let mut stages = Vec::new();
+/// for weight in [first, WeightId(1), WeightId(2)] {
+///     let Step::Load(ticket) = core.reserve(weight, Purpose::Demand)? else { panic!() };
+///     stages.push(ticket.stage());
+///     core.complete(ticket, true, false);
+/// }
+/// // The third takes over the buffer of the first.
+/// assert_eq!(stages, [Stage::Create, Stage::Create, Stage::Refill]);
+/// # Ok::<(), ork_cache::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Create the buffer, copy, publish.
@@ -53,6 +124,20 @@ pub enum Stage {
 
 /// The right and the duty to load one weight into one slot; given back through
 /// [`Core::complete`](super::Core::complete) or [`Core::fail`](super::Core::fail).
+///
+/// ```
+/// # use ork_cache::core::{Core, Home, Limits, Purpose, Stage, Step, WeightSpec};
+/// # use ork_cache::policy::Lru;
+/// # use ork_cache::{DomainId, WeightId};
+/// # let mut core = Core::new(Limits::single(8192), Box::new(Lru::new()));
+/// # let own = WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Own };
+/// let weight = core.attach(&[own])?;
+/// let Step::Load(ticket) = core.reserve(weight, Purpose::Demand)? else { panic!() };
+/// let (slot, stage) = (ticket.slot(), ticket.stage());
+/// assert_eq!((ticket.weight(), stage, core.slot(slot)), (weight, Stage::Create, (DomainId(0), 4096)));
+/// core.complete(ticket, true, true);
+/// # Ok::<(), ork_cache::Error>(())
+/// ```
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a load that is neither completed nor failed blocks its weight for ever"]
 pub struct Ticket {
@@ -80,6 +165,21 @@ impl Ticket {
 }
 
 /// What the caller must do next.
+///
+/// ```
+/// # use ork_cache::core::{Core, Home, Limits, Purpose, Stage, Step, WeightSpec};
+/// # use ork_cache::policy::Lru;
+/// # use ork_cache::{DomainId, WeightId};
+/// # let mut core = Core::new(Limits::single(8192), Box::new(Lru::new()));
+/// # let own = WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Own };
+/// let weight = core.attach(&[own])?;
+/// let Step::Load(ticket) = core.reserve(weight, Purpose::Demand)? else { panic!() };
+/// assert!(matches!(core.reserve(weight, Purpose::Demand)?, Step::Wait(_)));
+/// assert!(matches!(core.reserve(weight, Purpose::Prefetch)?, Step::Ready));
+/// core.complete(ticket, true, true);
+/// assert!(matches!(core.reserve(weight, Purpose::Demand)?, Step::Hit(_)));
+/// # Ok::<(), ork_cache::Error>(())
+/// ```
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
     /// The weight is ready in this slot and pinned.

@@ -53,6 +53,19 @@ pub struct Prefetcher<B: Backend> {
 impl<B: Backend> Prefetcher<B> {
     /// Starts a worker with nothing to do.
     ///
+    /// ```
+    /// # use ork_cache::core::{Home, Limits, WeightSpec};
+    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru, prefetch::Prefetcher};
+    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
+    /// # let ring = cache.add_class(DomainId(0), 4096, 4)?;
+    /// # cache.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(ring) }; 8])?;
+    /// # let ids = |range: std::ops::Range<u32>| range.map(WeightId).collect::<Vec<_>>();
+    /// let prefetcher = Prefetcher::new(&cache)?;
+    /// prefetcher.queue(&ids(0..2));
+    /// drop(prefetcher); // the load under way is finished, the thread is gone
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The system refuses another thread.
     pub fn new(cache: &Cache<B>) -> std::io::Result<Prefetcher<B>> {
@@ -80,17 +93,60 @@ impl<B: Backend> Prefetcher<B> {
     /// Loads along `order` again and again, each time as far ahead of the uses as there are slots
     /// that may be taken. A weight counts once; uses out of order move the worker along. Replaces
     /// what was followed before.
+    ///
+    /// ```
+    /// # use ork_cache::core::{Home, Limits, WeightSpec};
+    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru, prefetch::Prefetcher};
+    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
+    /// # let ring = cache.add_class(DomainId(0), 4096, 4)?;
+    /// # cache.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(ring) }; 8])?;
+    /// # let ids = |range: std::ops::Range<u32>| range.map(WeightId).collect::<Vec<_>>();
+    /// let prefetcher = Prefetcher::new(&cache)?;
+    /// prefetcher.follow(&ids(0..8));
+    /// for _pass in 0..2 {
+    ///     for weight in ids(0..8) {
+    ///         assert_eq!(cache.acquire(weight)?.content(), Some(weight));
+    ///     }
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn follow(&self, order: &[WeightId]) {
         self.with(|queue| queue.follow(order));
     }
 
     /// Adds weights to the end of the queue. Those that are ready or under way cost nothing.
+    ///
+    /// ```
+    /// # use ork_cache::core::{Home, Limits, WeightSpec};
+    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru, prefetch::Prefetcher};
+    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
+    /// # let ring = cache.add_class(DomainId(0), 4096, 4)?;
+    /// # cache.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(ring) }; 8])?;
+    /// # let ids = |range: std::ops::Range<u32>| range.map(WeightId).collect::<Vec<_>>();
+    /// let prefetcher = Prefetcher::new(&cache)?;
+    /// prefetcher.queue(&ids(3..5)); // what a router named
+    /// assert_eq!(cache.acquire(WeightId(4))?.content(), Some(WeightId(4)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn queue(&self, weights: &[WeightId]) {
         self.with(|queue| queue.push(weights, Purpose::Prefetch));
     }
 
     /// Adds guesses: they are taken when nothing else is queued, and only while a slot is left
     /// for a use that needs one at once.
+    ///
+    /// ```
+    /// # use ork_cache::core::{Home, Limits, WeightSpec};
+    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru, prefetch::Prefetcher};
+    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
+    /// # let ring = cache.add_class(DomainId(0), 4096, 4)?;
+    /// # cache.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(ring) }; 8])?;
+    /// # let ids = |range: std::ops::Range<u32>| range.map(WeightId).collect::<Vec<_>>();
+    /// let prefetcher = Prefetcher::new(&cache)?;
+    /// prefetcher.speculate(&ids(0..8)); // far more than there is room for
+    /// assert_eq!(cache.acquire(WeightId(7))?.content(), Some(WeightId(7))); // does not wait for them
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn speculate(&self, weights: &[WeightId]) {
         self.with(|queue| queue.push(weights, Purpose::Speculate));
     }
@@ -98,6 +154,20 @@ impl<B: Backend> Prefetcher<B> {
     /// Drops what is queued and queues `weights` instead. What was loaded for the old queue, is
     /// not in the new one and was not used may be overwritten from now on; what is in the new one and
     /// ready already is kept until its use.
+    ///
+    /// ```
+    /// # use ork_cache::core::{Home, Limits, WeightSpec};
+    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru, prefetch::Prefetcher};
+    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
+    /// # let ring = cache.add_class(DomainId(0), 4096, 4)?;
+    /// # cache.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(ring) }; 8])?;
+    /// # let ids = |range: std::ops::Range<u32>| range.map(WeightId).collect::<Vec<_>>();
+    /// let prefetcher = Prefetcher::new(&cache)?;
+    /// prefetcher.queue(&ids(0..4));
+    /// prefetcher.replace(&ids(4..6)); // the router changed its mind
+    /// assert_eq!(cache.acquire(WeightId(5))?.content(), Some(WeightId(5)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn replace(&self, weights: &[WeightId]) {
         let mut state = lock(&self.shared.state);
         let State { core, queues, .. } = &mut *state;
@@ -108,6 +178,20 @@ impl<B: Backend> Prefetcher<B> {
     }
 
     /// Drops what is queued and stops following an order.
+    ///
+    /// ```
+    /// # use ork_cache::core::{Home, Limits, WeightSpec};
+    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru, prefetch::Prefetcher};
+    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
+    /// # let ring = cache.add_class(DomainId(0), 4096, 4)?;
+    /// # cache.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(ring) }; 8])?;
+    /// # let ids = |range: std::ops::Range<u32>| range.map(WeightId).collect::<Vec<_>>();
+    /// let prefetcher = Prefetcher::new(&cache)?;
+    /// prefetcher.follow(&ids(0..8));
+    /// prefetcher.cancel();
+    /// assert_eq!(cache.acquire(WeightId(6))?.content(), Some(WeightId(6))); // on demand from now on
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn cancel(&self) {
         self.with(Queue::forget_order);
         self.replace(&[]);
@@ -192,8 +276,7 @@ fn fetch<'a, B: Backend>(
             let next = queues[at].as_mut().and_then(|q| q.next(|w| core.is_present(w)));
             let next = next.map(|(weight, _)| weight);
             // A failure is counted and forgotten here: nobody waits for it, and a use tries again.
-            let _ = shared.load(state, ticket, false, Publish::WhenFree, next);
-            lock(&shared.state)
+            shared.load(state, ticket, false, Publish::WhenFree, next).0
         }
         Ok(Step::Free(slot)) => shared.free(state, slot),
         _ => state,
@@ -202,4 +285,42 @@ fn fetch<'a, B: Backend>(
         shared.wake(&mut state);
     }
     if full { shared.rest(state) } else { state }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::core::{Home, Limits, WeightSpec};
+    use crate::ids::DomainId;
+    use crate::policy::Lru;
+
+    #[test]
+    fn what_is_superseded_gives_its_slot_to_the_next_prefetch() {
+        let mut core = Core::new(Limits::single(4096), Box::new(Lru::new()));
+        let (class, slots) = core.add_class(DomainId(0), 4096, 1).unwrap();
+        slots.into_iter().for_each(|slot| core.slot_created(slot));
+        let spec = WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(class) };
+        core.attach(&[spec; 3]).unwrap();
+        let (mut queue, [old, new, other]) = (Queue::default(), [0, 1, 2].map(WeightId));
+
+        let fetch = |queue: &mut Queue, core: &mut Core| {
+            let (weight, purpose) = queue.next(|w| core.is_present(w)).unwrap();
+            match core.reserve(weight, purpose).unwrap() {
+                Step::Load(ticket) => {
+                    queue.pop(weight);
+                    core.complete(ticket, true, false);
+                    Some(weight)
+                }
+                _ => None,
+            }
+        };
+        queue.push(&[old, new], Purpose::Prefetch);
+        assert_eq!(fetch(&mut queue, &mut core), Some(old));
+        assert_eq!(fetch(&mut queue, &mut core), None, "it has not been used yet");
+        replace(&mut queue, &mut core, &[other]);
+        assert_eq!(fetch(&mut queue, &mut core), Some(other));
+        // What is in the new queue and ready is kept.
+        replace(&mut queue, &mut core, &[other, new]);
+        assert_eq!(fetch(&mut queue, &mut core), None);
+    }
 }
