@@ -361,7 +361,7 @@ fn experts_decode(tokens: usize) {
         let list = traffic.tokens(tokens);
         let decode =
             Decode { tokens: &list, experts: 128, slots: 24 * 128 / 4, warm_up: tokens / 4 };
-        let belady = decode.belady().hit_rate();
+        let belady = decode.belady().expect("routings of the model").hit_rate();
         let mut best = (0.0, String::new());
         for (name, policy) in [("lru", 0), ("lfu", 1), ("s3fifo", 2)] {
             let make = || -> Box<dyn Policy> {

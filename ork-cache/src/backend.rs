@@ -12,6 +12,38 @@ use crate::ids::{DomainId, WeightId};
 ///
 /// The cache's tests, its loom models and a real device all run the same code above this trait;
 /// [`fake::Fake`](crate::fake::Fake) is the implementation that checks its caller.
+///
+/// ```
+/// use ork_cache::backend::Backend;
+/// use ork_cache::core::{Home, Limits, WeightSpec};
+/// use ork_cache::{Cache, Cause, DomainId, WeightId, policy::Lru};
+///
+/// /// Plain memory, each weight filled with its number.
+/// struct Memory;
+///
+/// impl Backend for Memory {
+///     type Buffer = Vec<u8>;
+///
+///     fn create(&self, _domain: DomainId, bytes: u64) -> Result<Vec<u8>, Cause> {
+///         Ok(vec![0; bytes as usize])
+///     }
+///     fn copy(&self, buffer: &mut Vec<u8>, weight: WeightId) -> Result<(), Cause> {
+///         buffer.fill(weight.0 as u8);
+///         Ok(())
+///     }
+///     fn publish(&self, _buffer: &mut Vec<u8>) -> Result<(), Cause> {
+///         Ok(())
+///     }
+///     fn free(&self, _buffer: Vec<u8>) -> Result<(), Cause> {
+///         Ok(())
+///     }
+/// }
+///
+/// let cache = Cache::new(Memory, Limits::single(8192), Box::new(Lru::new()));
+/// cache.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Own }; 9])?;
+/// assert_eq!(cache.acquire(WeightId(7))?[..3], [7, 7, 7]);
+/// # Ok::<(), ork_cache::Error>(())
+/// ```
 pub trait Backend: Send + Sync + 'static {
     /// A piece of device memory of fixed size in one domain.
     type Buffer: Send + Sync + 'static;

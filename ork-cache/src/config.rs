@@ -9,9 +9,20 @@ use serde::{Deserialize, Serialize};
 
 /// Budget when nothing else is said: 3072 MiB, which leaves a quarter of the 4 GiB window for
 /// scratch, activations and the holes between.
+///
+/// ```
+/// assert_eq!(ork_cache::config::DEFAULT_BUDGET >> 20, 3072);
+/// ```
 pub const DEFAULT_BUDGET: u64 = 3072 << 20;
 
 /// Which policy evicts.
+///
+/// ```
+/// use ork_cache::config::PolicyKind;
+///
+/// assert_eq!("next-use".parse(), Ok(PolicyKind::NextUse)); // a dash does too
+/// assert_eq!(PolicyKind::default().to_string(), "pinned_ring");
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PolicyKind {
@@ -55,6 +66,14 @@ pub struct Environment {
 }
 
 /// A variable with a value that means nothing.
+///
+/// ```
+/// use ork_cache::config::Environment;
+///
+/// let bad = Environment::from_lookup(|name| (name == "ORK_WCACHE_BUDGET_MB").then(|| "lots".into()));
+/// let text = bad.unwrap_err().to_string();
+/// assert!(text.contains("ORK_WCACHE_BUDGET_MB") && text.contains("lots"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name}={value:?} is not understood: {expected}")]
 pub struct BadSetting {
@@ -69,6 +88,15 @@ pub struct BadSetting {
 impl Environment {
     /// The environment of this process.
     ///
+    /// ```
+    /// use ork_cache::config::Environment;
+    ///
+    /// match Environment::read() {
+    ///     Ok(environment) => assert!(environment.budget > 0),
+    ///     Err(bad) => println!("{bad}"),
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// The first variable whose value means nothing.
     pub fn read() -> Result<Environment, BadSetting> {
@@ -76,6 +104,14 @@ impl Environment {
     }
 
     /// The same from any source of variables. Empty values count as unset.
+    ///
+    /// ```
+    /// use ork_cache::config::{DEFAULT_BUDGET, Environment};
+    ///
+    /// let environment = Environment::from_lookup(|_| None)?;
+    /// assert_eq!(environment.budget, DEFAULT_BUDGET);
+    /// # Ok::<(), ork_cache::config::BadSetting>(())
+    /// ```
     ///
     /// # Errors
     /// The first variable whose value means nothing.
@@ -120,6 +156,12 @@ impl PolicyKind {
     pub const NAMES: &'static str = "pinned_ring, next_use, lru, lfu or s3fifo";
 
     /// Name as it is written in settings.
+    ///
+    /// ```
+    /// use ork_cache::config::PolicyKind;
+    ///
+    /// assert_eq!(PolicyKind::PinnedRing.name(), "pinned_ring");
+    /// ```
     pub const fn name(self) -> &'static str {
         match self {
             PolicyKind::PinnedRing => "pinned_ring",
@@ -138,6 +180,13 @@ impl fmt::Display for PolicyKind {
 }
 
 /// No policy of that name.
+///
+/// ```
+/// use ork_cache::config::PolicyKind;
+///
+/// let error = "fifo".parse::<PolicyKind>().unwrap_err();
+/// assert!(error.to_string().contains("s3fifo")); // all names are listed
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no policy is called {0:?}: it is one of {names}", names = PolicyKind::NAMES)]
 pub struct UnknownPolicy(pub String);

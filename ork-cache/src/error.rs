@@ -2,14 +2,32 @@
 
 use std::sync::Arc;
 
+use crate::experts::RoutingError;
 use crate::ids::{ClassId, DomainId, WeightId};
 use crate::plan::PlanError;
 
 /// A failure of the device or of the source of a weight; shared, because every thread that waited
 /// for the same load gets it.
+///
+/// ```
+/// let cause: ork_cache::Cause = std::sync::Arc::new(std::io::Error::other("disk on fire"));
+/// let error = ork_cache::Error::Load { weight: ork_cache::WeightId(3), cause };
+/// assert_eq!(error.to_string(), "loading weight 3 failed: disk on fire");
+/// ```
 pub type Cause = Arc<dyn std::error::Error + Send + Sync>;
 
 /// Why an operation of the cache failed.
+///
+/// ```
+/// use ork_cache::core::{Home, Limits, WeightSpec};
+/// use ork_cache::{Cache, DomainId, Error, fake::Fake, policy::Lru};
+///
+/// let cache = Cache::new(Fake::new(4096), Limits::single(4096), Box::new(Lru::new()));
+/// let large = WeightSpec { bytes: 8192, domain: DomainId(0), home: Home::Own };
+/// let error = cache.attach(&[large]).unwrap_err();
+/// assert!(matches!(error, Error::TooLarge { bytes: 8192, limit: 4096, .. }));
+/// assert!(error.to_string().contains("raise the budget to at least 8192 bytes"));
+/// ```
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -111,6 +129,15 @@ pub enum Error {
         /// Domain of the visit.
         visited: DomainId,
     },
+    /// More weights than ids can be given out for.
+    #[error("a cache numbers at most {most} weights")]
+    TooManyWeights {
+        /// How many can be.
+        most: usize,
+    },
+    /// A routing names an expert outside the model.
+    #[error(transparent)]
+    Routing(#[from] RoutingError),
     /// In virtual time: a use waits for room, but nothing is under way that could make any.
     #[error("nothing under way can make room: fewer slots than are pinned at once")]
     Stuck,

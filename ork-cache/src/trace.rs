@@ -11,6 +11,14 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 /// A line of the timeline.
+///
+/// ```
+/// use ork_cache::trace::Recorder;
+///
+/// let recorder = Recorder::new();
+/// assert_eq!(recorder.track("core 0"), recorder.track("core 0"));
+/// assert_ne!(recorder.track("core 0"), recorder.track("core 1"));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Track(usize);
 
@@ -44,6 +52,17 @@ struct Events {
 }
 
 /// A span that was recorded.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use ork_cache::trace::Recorder;
+///
+/// let recorder = Recorder::new();
+/// recorder.span(recorder.track("core 0"), "blk.0", Duration::ZERO, Duration::from_micros(9));
+/// let (tracks, spans) = recorder.spans();
+/// assert_eq!((tracks[spans[0].track].as_str(), spans[0].name.as_str()), ("core 0", "blk.0"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
     /// Its track, by place.
@@ -63,6 +82,11 @@ impl Recorder {
     }
 
     /// Time since the start of the recording.
+    ///
+    /// ```
+    /// let recorder = ork_cache::trace::Recorder::new();
+    /// assert!(recorder.now() <= recorder.now());
+    /// ```
     pub fn now(&self) -> Duration {
         self.start.elapsed()
     }
@@ -89,12 +113,26 @@ impl Recorder {
     }
 
     /// Names of the tracks and all spans so far: what a drawing needs.
+    ///
+    /// ```
+    /// let recorder = ork_cache::trace::Recorder::new();
+    /// recorder.track("core 0");
+    /// assert_eq!(recorder.spans(), (vec!["core 0".to_owned()], vec![]));
+    /// ```
     pub fn spans(&self) -> (Vec<String>, Vec<Span>) {
         let events = self.events();
         (events.tracks.clone(), events.spans.clone())
     }
 
     /// Every value of a counter so far, in the order of recording.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let recorder = ork_cache::trace::Recorder::new();
+    /// recorder.counter("bytes", Duration::from_micros(3), 4096);
+    /// assert_eq!(recorder.counts("bytes"), [(Duration::from_micros(3), 4096)]);
+    /// ```
     pub fn counts(&self, name: &str) -> Vec<(Duration, u64)> {
         let events = self.events();
         let these = events.counters.iter().filter(|(counter, ..)| counter == name);

@@ -2,7 +2,7 @@
 #![cfg(not(loom))]
 
 use ork_cache::fake::Fake;
-use ork_cache::plan::{Board, Item, Mode, Place, Plan, PlanError, Shape};
+use ork_cache::plan::{Board, Experts, Item, Mode, Place, Plan, PlanError, Shape};
 use ork_cache::policy::PinnedRing;
 use ork_cache::prefetch::Prefetcher;
 use ork_cache::virtual_time::{Passes, Timing};
@@ -96,7 +96,10 @@ fn loads_of_equal_layers_are_exactly_what_is_left_out() {
         check(&plan, &items);
         let s = board.ring_slots();
         assert_eq!(plan.cost.loads_per_pass, u64::from(n - (c - s)), "N={n} C={c} S={s}");
-        assert_eq!(plan.cost.lru_loads_per_pass, u64::from(n));
+        assert_eq!(
+            (plan.cost.weights_per_pass, plan.cost.lru_weights_per_pass),
+            (u64::from(n - (c - s)), u64::from(n))
+        );
     }
 }
 
@@ -108,6 +111,80 @@ fn a_board_that_is_too_small_is_told_what_would_do() {
     Plan::new("small", &items, &Board::single_window(budget)).unwrap();
     assert!(Plan::new("small", &items, &Board::single_window(budget - 1)).is_err());
     assert_eq!(Plan::new("none", &[], &Board::single_window(1)), Err(PlanError::Empty));
+}
+
+#[test]
+fn a_board_whose_memory_is_short_is_told_so_before_anything_is_loaded() {
+    let items = items("gemma-2-9b");
+    let board = Board::known("rk3588-8g").unwrap();
+    let plan = Plan::new("9b", &items, &Board { budget: Some(64 * GIB), ..board.clone() }).unwrap();
+    assert!(plan.device_bytes() <= board.left(), "what stays fits the memory, not the budget");
+    let text = plan.to_string();
+    assert!(
+        text.contains("the budget of 64.00 GiB is more than the board has: 6.50 GiB"),
+        "{text}"
+    );
+    let plan = Plan::new("9b", &items, &Board { budget: Some(4 * GIB), ..board.clone() }).unwrap();
+    assert!(!plan.to_string().contains("more than the board has"));
+
+    // No budget helps a board that cannot hold the ring.
+    let tiny = Board { ram: board.reserve + (1 << 20), budget: Some(64 * GIB), ..board };
+    let error = Plan::new("9b", &items, &tiny).unwrap_err();
+    assert!(matches!(error, PlanError::Memory { need, .. } if need > 1 << 20), "{error}");
+}
+
+#[test]
+fn loads_and_weights_are_told_apart() {
+    // The head is larger than a slot, so it takes several loads, but it is one weight.
+    for (name, board) in [("llama-3.1-70b", "rk3588-8g"), ("gemma-2-27b", "rk3588-16g")] {
+        let items = items(name);
+        let plan = Plan::new(name, &items, &Board::known(board).unwrap()).unwrap();
+        let streamed: Vec<u32> = (plan.places.iter())
+            .filter_map(|place| match place {
+                Place::Slot(_, parts) => Some(*parts),
+                Place::Pinned(_) => None,
+            })
+            .collect();
+        assert_eq!(plan.cost.weights_per_pass, streamed.len() as u64);
+        assert_eq!(plan.cost.loads_per_pass, streamed.iter().copied().map(u64::from).sum::<u64>());
+        assert!(plan.cost.weights_per_pass < plan.cost.lru_weights_per_pass);
+        let text = plan.to_string();
+        let weights = format!("a pass loads {} weights", plan.cost.weights_per_pass);
+        assert!(text.contains(&weights), "{text}");
+        let lru = format!("would load {} weights", plan.cost.lru_weights_per_pass);
+        assert!(text.contains(&lru), "{text}");
+    }
+}
+
+#[test]
+fn the_readme_s_table_is_what_is_printed() {
+    let readme = include_str!("../../README.md");
+    let rows: Vec<Vec<&str>> = readme
+        .lines()
+        .skip_while(|line| !line.starts_with("| model | weights |"))
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect();
+    let boards = ["rk3588-8g", "rk3588-16g", "rk3588-32g"];
+    assert_eq!(rows[0][2..], ["8 GB board", "16 GB board", "32 GB board"]);
+    assert_eq!(rows.len(), 2 + Shape::KNOWN.len());
+    for (row, (name, _)) in rows[2..].iter().zip(Shape::KNOWN) {
+        assert_eq!(row[0], format!("`{name}`"));
+        let items = items(name);
+        for (cell, board) in row[2..].iter().zip(boards) {
+            let plan = Plan::new(name, &items, &Board::known(board).unwrap()).unwrap();
+            let text = plan.to_string();
+            assert!(text.contains(&format!(", {} in {} weights", row[1], items.len())), "{text}");
+            if plan.mode == Mode::Resident {
+                assert_eq!(*cell, format!("resident, {} windows", plan.domains.len()));
+            } else {
+                let bytes = cell.strip_suffix(" a pass").unwrap();
+                assert!(text.contains(&format!("weights ({bytes})")), "{name}, {board}: {text}");
+                // What the README says of LRU.
+                assert_eq!(plan.cost.lru_weights_per_pass, items.len() as u64, "{name}, {board}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -204,6 +281,60 @@ proptest! {
         if let Ok(plan) = Plan::new("random", &items, &board) {
             check(&plan, &items);
             prop_assert!(plan.cost.bytes_per_pass <= plan.cost.lru_bytes_per_pass.max(1));
+        }
+    }
+
+    #[test]
+    fn no_board_and_no_shape_makes_a_plan_panic(
+        sizes in proptest::array::uniform7(prop_oneof![0u32..5, 0u32..9000, Just(u32::MAX)]),
+        layers in prop_oneof![0u32..4, Just(u32::MAX)],
+        experts in proptest::option::of(prop_oneof![0u32..9, Just(u32::MAX)]),
+        dense in any::<bool>(),
+        board in proptest::array::uniform5(prop_oneof![
+            Just(0u64), Just(u64::MAX), 0u64..1 << 36, any::<u64>()
+        ]),
+        small in (any::<u8>(), any::<u8>(), any::<u32>(), any::<bool>()),
+    ) {
+        // Most numbers are multiples of what tiles, or nothing but refusals would be tried.
+        let [hidden, heads, kv_heads, head_dim, ffn, vocab, expert] =
+            sizes.map(|size| if size == u32::MAX { size } else { size * 32 });
+        let shape = Shape {
+            name: "random".into(),
+            source: String::new(),
+            layers,
+            hidden,
+            heads: heads / 32,
+            kv_heads: kv_heads / 32,
+            head_dim,
+            ffn: dense.then_some(ffn),
+            vocab,
+            experts: experts.map(|count| Experts { count, active: count, ffn: expert }),
+        };
+        let [ram, reserve, window, headroom, budget] = board;
+        let (domains, cores, rows, bounded) = small;
+        let board = Board {
+            ram,
+            reserve,
+            window,
+            headroom,
+            domains,
+            cores,
+            rows,
+            budget: bounded.then_some(budget),
+            ..Board::rk3588("random", 0)
+        };
+        if let Ok(items) = shape.items()
+            && items.len() < 2000
+        {
+            match Plan::new("random", &items, &board) {
+                Ok(plan) => {
+                    prop_assert!(plan.device_bytes() <= board.left().min(board.budget.unwrap_or(u64::MAX)));
+                    prop_assert!(!plan.to_string().is_empty());
+                    let limits = plan.limits();
+                    prop_assert!(limits.total <= plan.device_bytes());
+                }
+                Err(error) => prop_assert!(!error.to_string().is_empty()),
+            }
         }
     }
 

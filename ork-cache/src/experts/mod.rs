@@ -66,6 +66,20 @@ pub struct Experts<B: Backend> {
 impl<B: Backend> Experts<B> {
     /// The experts of `table`, whose weights are attached to `cache`.
     ///
+    /// ```
+    /// # use ork_cache::core::{Home, Limits, WeightSpec};
+    /// # use ork_cache::experts::{ExpertTable, Experts, LastUsed, Routing};
+    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru};
+    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
+    /// # let class = cache.add_class(DomainId(0), 4096, 4)?;
+    /// # cache.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(class) }; 8])?;
+    /// # let mut table = ExpertTable::default();
+    /// # (0..8).for_each(|i| table.add(i / 4, i % 4, &[WeightId(i)]));
+    /// let experts = Experts::new(&cache, table)?;
+    /// assert_eq!(experts.weights(1, 3)?, [WeightId(7)]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The system refuses another thread.
     pub fn new(cache: &Cache<B>, table: ExpertTable) -> io::Result<Experts<B>> {
@@ -81,6 +95,20 @@ impl<B: Backend> Experts<B> {
     }
 
     /// Guesses ahead: the `most` likeliest experts of the next layer that are absent.
+    ///
+    /// ```
+    /// # use ork_cache::core::{Home, Limits, WeightSpec};
+    /// # use ork_cache::experts::{ExpertTable, Experts, LastUsed, Routing};
+    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru};
+    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
+    /// # let class = cache.add_class(DomainId(0), 4096, 4)?;
+    /// # cache.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(class) }; 8])?;
+    /// # let mut table = ExpertTable::default();
+    /// # (0..8).for_each(|i| table.add(i / 4, i % 4, &[WeightId(i)]));
+    /// let mut experts = Experts::new(&cache, table)?.guessing(Box::new(LastUsed::default()), 2);
+    /// experts.route(0, &Routing::new([(1, 1)]))?; // queues what layer 1 used last, once it is idle
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn guessing(mut self, predictor: Box<dyn Predictor>, most: usize) -> Experts<B> {
         self.predictor = Some((predictor, most));
         self
@@ -88,6 +116,23 @@ impl<B: Backend> Experts<B> {
 
     /// The router of `layer` has run: queues what is missing and returns experts and rows in the
     /// order in which to compute them.
+    ///
+    /// ```
+    /// # use ork_cache::core::{Home, Limits, WeightSpec};
+    /// # use ork_cache::experts::{ExpertTable, Experts, LastUsed, Routing};
+    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru};
+    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
+    /// # let class = cache.add_class(DomainId(0), 4096, 4)?;
+    /// # cache.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(class) }; 8])?;
+    /// # let mut table = ExpertTable::default();
+    /// # (0..8).for_each(|i| table.add(i / 4, i % 4, &[WeightId(i)]));
+    /// let mut experts = Experts::new(&cache, table)?;
+    /// drop(experts.acquire(WeightId(2))?);
+    /// // Expert 2 is there and goes first, though fewer rows go to it.
+    /// assert_eq!(experts.route(0, &Routing::new([(0, 9), (2, 1)]))?, [(2, 1), (0, 9)]);
+    /// assert!(experts.route(0, &Routing::new([(4, 1)])).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// A layer or an expert outside the model; nothing is queued then.
@@ -124,6 +169,21 @@ impl<B: Backend> Experts<B> {
 
     /// The weights of an expert, in order of use.
     ///
+    /// ```
+    /// # use ork_cache::core::{Home, Limits, WeightSpec};
+    /// # use ork_cache::experts::{ExpertTable, Experts, LastUsed, Routing};
+    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru};
+    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
+    /// # let class = cache.add_class(DomainId(0), 4096, 4)?;
+    /// # cache.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(class) }; 8])?;
+    /// # let mut table = ExpertTable::default();
+    /// # (0..8).for_each(|i| table.add(i / 4, i % 4, &[WeightId(i)]));
+    /// let experts = Experts::new(&cache, table)?;
+    /// assert_eq!(experts.weights(0, 2)?, [WeightId(2)]);
+    /// assert!(experts.weights(0, 4).is_err() && experts.weights(2, 0).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// A layer or an expert outside the model.
     pub fn weights(
@@ -135,6 +195,20 @@ impl<B: Backend> Experts<B> {
     }
 
     /// As [`Cache::acquire`].
+    ///
+    /// ```
+    /// # use ork_cache::core::{Home, Limits, WeightSpec};
+    /// # use ork_cache::experts::{ExpertTable, Experts, LastUsed, Routing};
+    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru};
+    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
+    /// # let class = cache.add_class(DomainId(0), 4096, 4)?;
+    /// # cache.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(class) }; 8])?;
+    /// # let mut table = ExpertTable::default();
+    /// # (0..8).for_each(|i| table.add(i / 4, i % 4, &[WeightId(i)]));
+    /// let experts = Experts::new(&cache, table)?;
+    /// assert_eq!(experts.acquire(WeightId(5))?.content(), Some(WeightId(5)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`Cache::acquire`].

@@ -6,6 +6,17 @@ use crate::ids::WeightId;
 use crate::plan::{Applied, Item};
 
 /// A routing that does not fit the model.
+///
+/// ```
+/// # use ork_cache::WeightId;
+/// # use ork_cache::experts::{ExpertTable, Routing, RoutingError};
+/// # let mut table = ExpertTable::default();
+/// # for expert in 0..4 {
+/// #     table.add(0, expert, &[WeightId(2 * expert), WeightId(2 * expert + 1)]);
+/// # }
+/// let error = table.weights(0, 9).unwrap_err();
+/// assert_eq!(error, RoutingError::Expert { layer: 0, expert: 9, experts: 4 });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RoutingError {
@@ -18,7 +29,7 @@ pub enum RoutingError {
         layers: usize,
     },
     /// The expert does not exist.
-    #[error("layer {layer} has experts 0 to {}, the routing names {expert}", experts - 1)]
+    #[error("layer {layer} has {experts} experts, counted from 0, and the routing names {expert}")]
     Expert {
         /// The layer.
         layer: u32,
@@ -46,6 +57,12 @@ pub struct Routing {
 impl Routing {
     /// From pairs of expert and rows; an expert named twice gets the sum, one without rows is left
     /// out.
+    ///
+    /// ```
+    /// use ork_cache::experts::Routing;
+    ///
+    /// assert_eq!(Routing::new([(7, 1), (3, 5), (7, 2), (0, 0)]).rows(), [(3, 5), (7, 3)]);
+    /// ```
     pub fn new(pairs: impl IntoIterator<Item = (u32, u32)>) -> Routing {
         let mut rows: Vec<(u32, u32)> = pairs.into_iter().filter(|(_, n)| *n > 0).collect();
         rows.sort_unstable();
@@ -59,17 +76,42 @@ impl Routing {
     }
 
     /// From the experts that each token goes to.
+    ///
+    /// ```
+    /// use ork_cache::experts::Routing;
+    ///
+    /// let routing = Routing::of_tokens([&[0, 3][..], &[3, 1]]);
+    /// assert_eq!(routing.rows(), [(3, 2), (0, 1), (1, 1)]);
+    /// ```
     pub fn of_tokens<'a>(tokens: impl IntoIterator<Item = &'a [u32]>) -> Routing {
         Routing::new(tokens.into_iter().flatten().map(|&expert| (expert, 1)))
     }
 
     /// Experts and their rows, most rows first.
+    ///
+    /// ```
+    /// use ork_cache::experts::Routing;
+    ///
+    /// assert_eq!(Routing::default().rows(), []);
+    /// ```
     pub fn rows(&self) -> &[(u32, u32)] {
         &self.rows
     }
 }
 
 /// The weights of every expert of a model.
+///
+/// ```
+/// # use ork_cache::WeightId;
+/// # use ork_cache::experts::{ExpertTable, Routing, RoutingError};
+/// # let mut table = ExpertTable::default();
+/// # for expert in 0..4 {
+/// #     table.add(0, expert, &[WeightId(2 * expert), WeightId(2 * expert + 1)]);
+/// # }
+/// assert_eq!((table.layers(), table.experts(0)), (1, 4));
+/// assert_eq!(table.weights(0, 1)?, [WeightId(2), WeightId(3)]);
+/// # Ok::<(), RoutingError>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExpertTable {
     layers: Vec<Layer>,
@@ -84,6 +126,21 @@ struct Layer {
 
 impl ExpertTable {
     /// From a plan that was applied: every part of every weight of an expert, in order of use.
+    ///
+    /// ```
+    /// use ork_cache::WeightId;
+    /// use ork_cache::experts::ExpertTable;
+    /// use ork_cache::plan::{Board, Plan, Shape};
+    ///
+    /// let items = Shape::known("qwen3-30b-a3b").expect("comes with the crate").items()?;
+    /// let board = Board::known("rk3588-16g").expect("comes with the crate");
+    /// let plan = Plan::new("30b", &items, &board)?;
+    /// let classes: Vec<_> = (0..plan.classes.len() as u32).map(ork_cache::ClassId).collect();
+    /// let table = ExpertTable::of_plan(&items, &plan.expand(&items, WeightId(0), &classes));
+    /// assert_eq!((table.layers(), table.experts(47)), (48, 128));
+    /// assert_eq!(table.weights(0, 5)?.len(), 3); // gate, up and down
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn of_plan(items: &[Item], applied: &Applied) -> ExpertTable {
         let mut by_expert = std::collections::BTreeMap::<(u32, u32), Vec<WeightId>>::new();
         for part in &applied.parts {
@@ -100,6 +157,17 @@ impl ExpertTable {
     }
 
     /// Makes an expert known; experts of a layer are added in ascending order.
+    ///
+    /// ```
+    /// # use ork_cache::WeightId;
+    /// # use ork_cache::experts::{ExpertTable, Routing, RoutingError};
+    /// # let mut table = ExpertTable::default();
+    /// # for expert in 0..4 {
+    /// #     table.add(0, expert, &[WeightId(2 * expert), WeightId(2 * expert + 1)]);
+    /// # }
+    /// table.add(1, 0, &[WeightId(8)]);
+    /// assert_eq!((table.layers(), table.experts(1)), (2, 1));
+    /// ```
     pub fn add(&mut self, layer: u32, expert: u32, weights: &[WeightId]) {
         if self.layers.len() <= layer as usize {
             self.layers.resize_with(layer as usize + 1, Layer::default);
@@ -125,6 +193,18 @@ impl ExpertTable {
 
     /// The weights of an expert, in order of use.
     ///
+    /// ```
+    /// # use ork_cache::WeightId;
+    /// # use ork_cache::experts::{ExpertTable, Routing, RoutingError};
+    /// # let mut table = ExpertTable::default();
+    /// # for expert in 0..4 {
+    /// #     table.add(0, expert, &[WeightId(2 * expert), WeightId(2 * expert + 1)]);
+    /// # }
+    /// assert_eq!(table.weights(0, 0)?, [WeightId(0), WeightId(1)]);
+    /// assert_eq!(table.weights(3, 0), Err(RoutingError::Layer { layer: 3, layers: 1 }));
+    /// # Ok::<(), RoutingError>(())
+    /// ```
+    ///
     /// # Errors
     /// A layer or an expert outside the model.
     pub fn weights(&self, layer: u32, expert: u32) -> Result<&[WeightId], RoutingError> {
@@ -141,6 +221,21 @@ impl ExpertTable {
     /// that the others load meanwhile; most rows first among each. All their weights are added to
     /// `needed`: what a prefetcher is given, so that it loads the absent ones in this order and
     /// leaves the present ones alone.
+    ///
+    /// ```
+    /// # use ork_cache::WeightId;
+    /// # use ork_cache::experts::{ExpertTable, Routing, RoutingError};
+    /// # let mut table = ExpertTable::default();
+    /// # for expert in 0..4 {
+    /// #     table.add(0, expert, &[WeightId(2 * expert), WeightId(2 * expert + 1)]);
+    /// # }
+    /// let mut needed = Vec::new();
+    /// let routing = Routing::new([(0, 9), (2, 1)]);
+    /// let order = table.order(0, &routing, |weight| weight.0 >= 4, &mut needed)?;
+    /// assert_eq!(order, [(2, 1), (0, 9)]); // expert 2 is there
+    /// assert_eq!(needed, [0, 1, 4, 5].map(WeightId)); // what is absent is loaded first
+    /// # Ok::<(), RoutingError>(())
+    /// ```
     ///
     /// # Errors
     /// A layer or an expert outside the model; nothing is added then.
@@ -187,7 +282,7 @@ mod tests {
         assert_eq!(table.weights(9, 0), Err(RoutingError::Layer { layer: 9, layers: 1 }));
         let wrong = RoutingError::Expert { layer: 1, expert: 3, experts: 3 };
         assert_eq!(table.weights(1, 3), Err(wrong));
-        assert!(wrong.to_string().contains("0 to 2"));
+        assert!(wrong.to_string().contains("3 experts"));
         let mut needed = Vec::new();
         let routing = Routing::new([(0, 1), (3, 1)]);
         assert_eq!(table.order(1, &routing, |_| false, &mut needed), Err(wrong));

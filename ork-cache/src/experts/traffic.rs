@@ -2,6 +2,21 @@
 //! the one before, and layers depend on each other.
 
 /// Parameters of made-up routings. The same seed gives the same routings.
+///
+/// ```
+/// use ork_cache::experts::Traffic;
+///
+/// let traffic = Traffic {
+///     layers: 2,
+///     experts: 8,
+///     active: 2,
+///     zipf: 1.0,
+///     stickiness: 0.2,
+///     coupling: 0.2,
+///     seed: 1,
+/// };
+/// assert_eq!(traffic.tokens(10), traffic.tokens(10));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Traffic {
     /// Layers.
@@ -23,6 +38,15 @@ pub struct Traffic {
 
 impl Traffic {
     /// Routings of `tokens` tokens: `[token][layer][active]`, experts of one layer distinct.
+    ///
+    /// ```
+    /// # use ork_cache::experts::Traffic;
+    /// # let traffic = Traffic {
+    /// #     layers: 2, experts: 8, active: 2, zipf: 1.0, stickiness: 0.2, coupling: 0.2, seed: 1,
+    /// # };
+    /// let tokens = traffic.tokens(10);
+    /// assert_eq!((tokens.len(), tokens[0].len(), tokens[0][0].len()), (10, 2, 2));
+    /// ```
     pub fn tokens(&self, tokens: usize) -> Vec<Vec<Vec<u32>>> {
         self.stream().take(tokens).collect()
     }

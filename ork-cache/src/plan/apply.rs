@@ -10,6 +10,20 @@ use crate::error::Result;
 use crate::ids::{ClassId, WeightId};
 
 /// The weights of a plan as a cache sees them: one for each part, numbered from `first`.
+///
+/// ```
+/// # use ork_cache::plan::{Board, Item, Place, Plan};
+/// # use rknpu_sys::layout::{Layout, Precision};
+/// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
+/// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
+/// # let plan = Plan::new("16 MiB", &items, &Board::single_window(8 << 20))?;
+/// use ork_cache::WeightId;
+///
+/// let classes: Vec<_> = (0..plan.classes.len() as u32).map(ork_cache::ClassId).collect();
+/// let applied = plan.expand(&items, WeightId(0), &classes);
+/// assert_eq!((applied.parts.len(), applied.streamed.len()), (16, 12));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
     /// Parts in order of use.
@@ -43,6 +57,16 @@ pub struct Part {
 
 impl Plan {
     /// Limits of a cache for this plan: what its weights and slots take in each domain.
+    ///
+    /// ```
+    /// # use ork_cache::plan::{Board, Item, Place, Plan};
+    /// # use rknpu_sys::layout::{Layout, Precision};
+    /// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
+    /// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
+    /// # let plan = Plan::new("16 MiB", &items, &Board::single_window(8 << 20))?;
+    /// assert_eq!(plan.limits().total, 8 << 20); // four weights that stay, and four slots
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn limits(&self) -> Limits {
         let domains: Vec<u64> = self.domains.iter().map(|d| d.pinned + d.slots).collect();
         Limits { total: domains.iter().sum(), domains }
@@ -50,6 +74,22 @@ impl Plan {
 
     /// The weights of the plan with ids from `first` on, and `classes` for the plan's own. `items`
     /// are those that the plan was made of.
+    ///
+    /// ```
+    /// # use ork_cache::plan::{Board, Item, Place, Plan};
+    /// # use rknpu_sys::layout::{Layout, Precision};
+    /// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
+    /// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
+    /// # let plan = Plan::new("16 MiB", &items, &Board::single_window(8 << 20))?;
+    /// use ork_cache::core::Home;
+    /// use ork_cache::{ClassId, WeightId};
+    ///
+    /// let applied = plan.expand(&items, WeightId(100), &[ClassId(0)]);
+    /// assert_eq!(applied.parts[0].weight, WeightId(100)); // a second model in a cache of 100 weights
+    /// let fixed = applied.parts.iter().filter(|part| part.spec.home == Home::Fixed);
+    /// assert_eq!(fixed.count(), 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn expand(&self, items: &[Item], first: WeightId, classes: &[ClassId]) -> Applied {
         let mut applied = Applied {
             parts: Vec::with_capacity(items.len()),
@@ -98,6 +138,22 @@ impl Plan {
     }
 
     /// Creates the plan's slots in `cache` and attaches its weights.
+    ///
+    /// ```
+    /// # use ork_cache::plan::{Board, Item, Place, Plan};
+    /// # use rknpu_sys::layout::{Layout, Precision};
+    /// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
+    /// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
+    /// # let plan = Plan::new("16 MiB", &items, &Board::single_window(8 << 20))?;
+    /// use ork_cache::{Cache, fake::Fake, policy::PinnedRing};
+    ///
+    /// let cache = Cache::new(Fake::new(8 << 20), plan.limits(), Box::new(PinnedRing::new(&[])));
+    /// let applied = plan.apply(&items, &cache)?;
+    /// for part in &applied.parts {
+    ///     assert_eq!(cache.acquire(part.weight)?.content(), Some(part.weight));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// What does not fit into the cache, or a device that refuses the slots.

@@ -6,6 +6,14 @@ use serde::{Deserialize, Serialize};
 use super::item::Item;
 
 /// A board, as far as placing weights is concerned. All sizes in bytes.
+///
+/// ```
+/// use ork_cache::plan::Board;
+///
+/// // A board of yours: 8 GiB, 2 GiB of them for the system, one window.
+/// let board = Board { reserve: 2 << 30, domains: 1, ..Board::rk3588("mine", 8 << 30) };
+/// assert_eq!(board.left(), 6 << 30);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Board {
     /// Name for reports.
@@ -32,11 +40,24 @@ pub struct Board {
 
 impl Board {
     /// Names that [`Board::known`] takes.
+    ///
+    /// ```
+    /// use ork_cache::plan::Board;
+    ///
+    /// assert!(Board::KNOWN.iter().all(|name| Board::known(name).is_some()));
+    /// ```
     pub const KNOWN: [&'static str; 4] = ["rk3588-4g", "rk3588-8g", "rk3588-16g", "rk3588-32g"];
 
     /// An RK3588 with `ram` bytes: 16 domains of 3900 MiB (beyond that allocations were seen to
     /// fail on boards, though the window is 4 GiB), three cores, batches of 256 rows, 1.5 GiB for
     /// system and key-value cache.
+    ///
+    /// ```
+    /// use ork_cache::plan::Board;
+    ///
+    /// let board = Board::rk3588("rk3588-24g", 24 << 30);
+    /// assert_eq!((board.domains, board.cores, board.rows), (16, 3, 256));
+    /// ```
     pub fn rk3588(name: impl Into<String>, ram: u64) -> Board {
         Board {
             name: name.into(),
@@ -52,6 +73,12 @@ impl Board {
     }
 
     /// A board by name, see [`Board::KNOWN`].
+    ///
+    /// ```
+    /// # use ork_cache::plan::Board;
+    /// assert_eq!(Board::known("rk3588-16g").map(|board| board.ram), Some(16 << 30));
+    /// assert_eq!(Board::known("toaster"), None);
+    /// ```
     pub fn known(name: &str) -> Option<Board> {
         let gib = match name {
             "rk3588-4g" => 4,
@@ -63,13 +90,26 @@ impl Board {
         Some(Board::rk3588(name, gib << 30))
     }
 
-    /// The same board with one domain and `budget` bytes for weights alone: how a cache with a
-    /// plain budget is planned.
+    /// An RK3588's cores with one domain and `budget` bytes for weights alone: how a cache with a plain
+    /// budget is planned, on a machine whose memory is no limit.
+    ///
+    /// ```
+    /// use ork_cache::plan::{Board, Item, Plan};
+    /// use rknpu_sys::layout::{Layout, Precision};
+    ///
+    /// let layout = Layout::new(1024, 1024, Precision::Int8)?;
+    /// let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
+    /// let plan = Plan::new("16 MiB", &items, &Board::single_window(8 << 20))?;
+    /// // Room for 8 of 16 weights, 4 of them slots: 4 stay, 12 are loaded in every pass.
+    /// assert_eq!(plan.cost.loads_per_pass, 12);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn single_window(budget: u64) -> Board {
         Board {
             name: "one window".into(),
             reserve: 0,
-            ram: budget,
+            ram: u64::MAX,
+            budget: Some(budget),
             window: budget,
             headroom: 0,
             domains: 1,
@@ -78,7 +118,22 @@ impl Board {
         }
     }
 
+    /// Bytes of RAM that the system leaves.
+    ///
+    /// ```
+    /// # use ork_cache::plan::Board;
+    /// assert_eq!(Board::rk3588("mine", 8 << 30).left(), 13 << 29);
+    /// ```
+    pub fn left(&self) -> u64 {
+        self.ram.saturating_sub(self.reserve)
+    }
+
     /// Slots of a ring: while every core reads one, the next is filled.
+    ///
+    /// ```
+    /// # use ork_cache::plan::Board;
+    /// assert_eq!(Board::rk3588("mine", 8 << 30).ring_slots(), 4); // three cores
+    /// ```
     pub fn ring_slots(&self) -> u32 {
         u32::from(self.cores) + 1
     }

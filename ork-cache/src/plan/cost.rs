@@ -11,16 +11,30 @@ use crate::policy::{Lru, Policy};
 ///
 /// For a mixture that is a prefill whose tokens reach every expert; at decode only the experts
 /// that were routed to are used.
+///
+/// ```
+/// # use ork_cache::plan::{Board, Item, Place, Plan};
+/// # use rknpu_sys::layout::{Layout, Precision};
+/// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
+/// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
+/// # let plan = Plan::new("16 MiB", &items, &Board::single_window(8 << 20))?;
+/// let cost = plan.cost;
+/// assert_eq!((cost.weights_per_pass, cost.bytes_per_pass), (12, 12 << 20));
+/// assert_eq!((cost.lru_weights_per_pass, cost.lru_bytes_per_pass), (16, 16 << 20));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cost {
-    /// Weights, or parts of weights, loaded.
+    /// Weights loaded, each counted once.
+    pub weights_per_pass: u64,
+    /// Loads: one for each of these weights, or for each part of one that is larger than a slot.
     pub loads_per_pass: u64,
     /// Bytes loaded.
     pub bytes_per_pass: u64,
     /// Changes of the domain that is at work.
     pub switches_per_pass: u64,
-    /// Weights that LRU would load with the same bytes in the same domains.
-    pub lru_loads_per_pass: u64,
+    /// Weights that LRU would load, whole, with the same bytes in the same domains.
+    pub lru_weights_per_pass: u64,
     /// Bytes that LRU would load.
     pub lru_bytes_per_pass: u64,
     /// Changes of domain under LRU.
@@ -46,6 +60,7 @@ impl Cost {
                         experts[class.index()].0 += 1;
                         experts[class.index()].1 = item.bytes();
                     } else {
+                        cost.weights_per_pass += 1;
                         cost.loads_per_pass += u64::from(parts);
                         cost.bytes_per_pass += item.bytes();
                     }
@@ -58,6 +73,7 @@ impl Cost {
         for (class, (uses, bytes)) in classes.iter().zip(experts) {
             let stay = u64::from(class.slots.saturating_sub(ring)).min(uses);
             let loads = if u64::from(class.slots) >= uses { 0 } else { uses - stay };
+            cost.weights_per_pass += loads;
             cost.loads_per_pass += loads;
             cost.bytes_per_pass += loads * bytes;
         }
@@ -81,7 +97,7 @@ impl Cost {
                 let (weight, bytes) = (WeightId(i as u32), item.bytes());
                 if at[i].is_none() {
                     if pass == 1 {
-                        self.lru_loads_per_pass += 1;
+                        self.lru_weights_per_pass += 1;
                         self.lru_bytes_per_pass += bytes;
                     }
                     if free.iter().all(|&f| f < bytes) && free.len() > 1 {

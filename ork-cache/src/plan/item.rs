@@ -4,6 +4,15 @@ use rknpu_sys::layout::{Layout, LayoutError, PAGE, Precision};
 use serde::{Deserialize, Serialize};
 
 /// One weight of a model.
+///
+/// ```
+/// use ork_cache::plan::Item;
+/// use rknpu_sys::layout::{Layout, Precision};
+///
+/// let item = Item::new("model.layers.3.mlp.up_proj.weight", Layout::new(64, 64, Precision::Int8)?);
+/// assert_eq!((item.layer, item.expert, item.bytes()), (Some(3), None, 4096));
+/// # Ok::<(), rknpu_sys::layout::LayoutError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
     /// Name as in the pack; experts are called `name#index`.
@@ -40,12 +49,30 @@ impl Item {
     }
 
     /// Bytes of a buffer that holds the whole weight.
+    ///
+    /// ```
+    /// # use ork_cache::plan::Item;
+    /// # use rknpu_sys::layout::{Layout, Precision};
+    /// let item = Item::new("output.weight", Layout::new(64, 96, Precision::Int8)?);
+    /// assert_eq!(item.bytes(), 8192); // whole pages
+    /// # Ok::<(), rknpu_sys::layout::LayoutError>(())
+    /// ```
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// The layouts of the column ranges in which the weight goes through slots of `slot` bytes:
     /// one, when it fits whole. `None` when not even one tile of columns fits.
+    ///
+    /// ```
+    /// # use ork_cache::plan::Item;
+    /// # use rknpu_sys::layout::{Layout, Precision};
+    /// let head = Item::new("output.weight", Layout::new(1024, 4096, Precision::Int8)?); // 4 MiB
+    /// let parts = head.parts(1 << 20).expect("a tile of columns fits");
+    /// assert_eq!(parts.count(), 4);
+    /// assert!(head.parts(1024).is_none());
+    /// # Ok::<(), rknpu_sys::layout::LayoutError>(())
+    /// ```
     pub fn parts(&self, slot: u64) -> Option<Parts> {
         let (k, n, precision) = (self.layout.k(), self.layout.n(), self.layout.precision());
         if self.bytes() <= slot {
@@ -71,6 +98,15 @@ fn whole_pages(layout: &Layout) -> u64 {
 }
 
 /// A weight cut into ranges of columns, all but the last of the same width.
+///
+/// ```
+/// # use ork_cache::plan::Item;
+/// # use rknpu_sys::layout::{Layout, Precision};
+/// # let head = Item::new("output.weight", Layout::new(1024, 4096, Precision::Int8)?);
+/// let columns: Vec<u32> = head.parts(3 << 19).expect("fits").iter().map(|(first, _)| first).collect();
+/// assert_eq!(columns, [0, 1536, 3072]);
+/// # Ok::<(), rknpu_sys::layout::LayoutError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts {
     layout: Layout,
@@ -99,6 +135,17 @@ impl Parts {
 }
 
 /// A model by its public configuration: enough to plan it, without a byte of its weights.
+///
+/// ```
+/// use ork_cache::plan::Shape;
+///
+/// let shape = Shape::parse(
+///     r#"{ "name": "tiny", "source": "made up", "layers": 2, "hidden": 64, "heads": 2, "kv_heads": 1,
+///          "head_dim": 32, "ffn": 128, "vocab": 256 }"#,
+/// )?;
+/// assert_eq!(shape.items()?.len(), 2 * 7 + 1);
+/// # Ok::<(), ork_cache::plan::ShapeError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shape {
@@ -127,6 +174,13 @@ pub struct Shape {
 }
 
 /// The experts of a mixture.
+///
+/// ```
+/// use ork_cache::plan::{Experts, Shape};
+///
+/// let shape = Shape::known("qwen3-235b-a22b").expect("comes with the crate");
+/// assert_eq!(shape.experts, Some(Experts { count: 128, active: 8, ffn: 1536 }));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Experts {
@@ -139,6 +193,14 @@ pub struct Experts {
 }
 
 /// A shape that cannot be planned.
+///
+/// ```
+/// use ork_cache::plan::{Shape, ShapeError};
+///
+/// let shape = Shape::known("gemma-2-9b").expect("comes with the crate");
+/// let odd = Shape { vocab: 33, ..shape };
+/// assert!(matches!(odd.items(), Err(ShapeError::Layout { .. })));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShapeError {
@@ -166,6 +228,12 @@ impl Shape {
     pub const MOST: u64 = 1 << 22;
 
     /// Shapes of public models that come with this crate.
+    ///
+    /// ```
+    /// use ork_cache::plan::Shape;
+    ///
+    /// assert!(Shape::KNOWN.iter().all(|(name, _)| Shape::known(name).is_some()));
+    /// ```
     pub const KNOWN: [(&'static str, &'static str); 5] = [
         ("gemma-2-9b", include_str!("../../shapes/gemma-2-9b.json")),
         ("gemma-2-27b", include_str!("../../shapes/gemma-2-27b.json")),
@@ -176,6 +244,12 @@ impl Shape {
 
     /// Reads a shape file.
     ///
+    /// ```
+    /// use ork_cache::plan::{Shape, ShapeError};
+    ///
+    /// assert!(matches!(Shape::parse("{}"), Err(ShapeError::Json(_))));
+    /// ```
+    ///
     /// # Errors
     /// JSON that is not a shape.
     pub fn parse(json: &str) -> Result<Shape, ShapeError> {
@@ -183,6 +257,14 @@ impl Shape {
     }
 
     /// A shape that comes with this crate.
+    ///
+    /// ```
+    /// use ork_cache::plan::Shape;
+    ///
+    /// let shape = Shape::known("llama-3.1-70b").expect("comes with the crate");
+    /// assert_eq!(shape.head_dim, shape.hidden / shape.heads);
+    /// assert_eq!(Shape::known("gpt-2"), None);
+    /// ```
     pub fn known(name: &str) -> Option<Shape> {
         let (_, json) = Shape::KNOWN.iter().find(|(known, _)| *known == name)?;
         Shape::parse(json).ok()
@@ -190,6 +272,15 @@ impl Shape {
 
     /// The weights in order of use, as int8, named as in GGUF. The embedding is looked up, not
     /// multiplied, so it is not among them; the output head is.
+    ///
+    /// ```
+    /// use ork_cache::plan::Shape;
+    ///
+    /// let items = Shape::known("qwen3-30b-a3b").expect("comes with the crate").items()?;
+    /// let last = items.last().expect("the output head");
+    /// assert_eq!((&*last.name, last.layer), ("output.weight", None));
+    /// # Ok::<(), ork_cache::plan::ShapeError>(())
+    /// ```
     ///
     /// # Errors
     /// Sizes that do not tile or overflow.
@@ -199,7 +290,8 @@ impl Shape {
             self.kv_heads.checked_mul(self.head_dim).ok_or(ShapeError::Overflow("the heads"))?;
         let h = self.hidden;
         let experts = self.experts.map_or(0, |e| e.count);
-        let count = u64::from(self.layers) * (7 + 3 * u64::from(experts)) + 1;
+        let of_layer = 7 + 3 * u64::from(experts);
+        let count = u64::from(self.layers).saturating_mul(of_layer).saturating_add(1);
         if count > Shape::MOST {
             return Err(ShapeError::TooMany(count));
         }

@@ -39,6 +39,20 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{ClassId, DomainId};
 
 /// How a model runs.
+///
+/// ```
+/// # use ork_cache::plan::{Board, Item, Place, Plan};
+/// # use rknpu_sys::layout::{Layout, Precision};
+/// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
+/// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
+/// # let plan = Plan::new("16 MiB", &items, &Board::single_window(8 << 20))?;
+/// use ork_cache::plan::Mode;
+///
+/// assert_eq!(plan.mode, Mode::Mixed);
+/// assert_eq!(Plan::new("16 MiB", &items, &Board::single_window(16 << 20))?.mode, Mode::Resident);
+/// assert_eq!(Plan::new("16 MiB", &items, &Board::single_window(4 << 20))?.mode, Mode::Stream);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -51,6 +65,17 @@ pub enum Mode {
 }
 
 /// Where one weight is.
+///
+/// ```
+/// # use ork_cache::plan::{Board, Item, Place, Plan};
+/// # use rknpu_sys::layout::{Layout, Precision};
+/// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
+/// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
+/// # let plan = Plan::new("16 MiB", &items, &Board::single_window(8 << 20))?;
+/// let pinned = plan.places.iter().filter(|place| matches!(place, Place::Pinned(_)));
+/// assert_eq!(pinned.count(), 4);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Place {
@@ -61,6 +86,17 @@ pub enum Place {
 }
 
 /// Slots of one size in one domain: the ring, or the slots of experts.
+///
+/// ```
+/// # use ork_cache::plan::{Board, Item, Place, Plan};
+/// # use rknpu_sys::layout::{Layout, Precision};
+/// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
+/// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
+/// # let plan = Plan::new("16 MiB", &items, &Board::single_window(8 << 20))?;
+/// let ring = plan.classes[0];
+/// assert_eq!((ring.slots, ring.slot), (4, 1 << 20)); // three cores and one to fill
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Class {
     /// Domain.
@@ -72,6 +108,17 @@ pub struct Class {
 }
 
 /// What one domain holds. All sizes in bytes.
+///
+/// ```
+/// # use ork_cache::plan::{Board, Item, Place, Plan};
+/// # use rknpu_sys::layout::{Layout, Precision};
+/// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
+/// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
+/// # let plan = Plan::new("16 MiB", &items, &Board::single_window(8 << 20))?;
+/// let share = plan.domains[0];
+/// assert_eq!((share.pinned, share.slots), (4 << 20, 4 << 20));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
     /// Weights that stay.
@@ -85,6 +132,17 @@ pub struct Share {
 }
 
 /// The placement of one model on one board.
+///
+/// ```
+/// # use ork_cache::plan::{Board, Item, Place, Plan};
+/// # use rknpu_sys::layout::{Layout, Precision};
+/// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
+/// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
+/// # let plan = Plan::new("16 MiB", &items, &Board::single_window(8 << 20))?;
+/// let text = serde_json::to_string(&plan)?;
+/// assert_eq!(serde_json::from_str::<Plan>(&text)?, plan);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// Name of the model.
@@ -106,12 +164,29 @@ pub struct Plan {
 }
 
 /// Why there is no plan.
+///
+/// ```
+/// # use ork_cache::plan::{Board, Item, Place, Plan};
+/// # use rknpu_sys::layout::{Layout, Precision};
+/// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
+/// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
+/// # let plan = Plan::new("16 MiB", &items, &Board::single_window(8 << 20))?;
+/// use ork_cache::plan::PlanError;
+///
+/// let error = Plan::new("16 MiB", &items, &Board::single_window(1 << 16)).unwrap_err();
+/// let PlanError::TooSmall { budget, .. } = error else { panic!("{error}") };
+/// assert!(Plan::new("16 MiB", &items, &Board::single_window(budget)).is_ok());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
     /// No weights.
     #[error("there is no weight to plan")]
     Empty,
+    /// More bytes than any machine has.
+    #[error("the weights take more than {} bytes", Plan::MOST_BYTES)]
+    TooLarge,
     /// The room does not even hold the slots through which everything would have to go.
     #[error(
         "{have} bytes for weights are not enough: {slots} slots need {need} bytes; raise the budget to at least {budget} bytes"
@@ -123,18 +198,52 @@ pub enum PlanError {
         slots: u32,
         /// Bytes they need at the smallest.
         need: u64,
-        /// Smallest total that works on this board, scratch and headroom included.
+        /// Smallest total that works on this board, scratch included.
         budget: u64,
+    },
+    /// As `TooSmall`, and no budget helps: it is the board's memory that is short.
+    #[error(
+        "a board with {ram} bytes of memory, {reserve} of them for the system, is too small: weights and scratch need {need} bytes at the least"
+    )]
+    Memory {
+        /// Memory of the board.
+        ram: u64,
+        /// What the system keeps.
+        reserve: u64,
+        /// Bytes that the smallest plan takes.
+        need: u64,
     },
 }
 
 impl Plan {
+    /// Bytes of weights that are planned at most; sums and products of plans stay far from 2^64.
+    pub const MOST_BYTES: u64 = 1 << 52;
+
     /// Plans the weights `items`, given in order of use, on `board`.
     ///
+    /// ```
+    /// # use ork_cache::plan::{Board, Item, Place, Plan};
+    /// # use rknpu_sys::layout::{Layout, Precision};
+    /// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
+    /// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
+    /// # let plan = Plan::new("16 MiB", &items, &Board::single_window(8 << 20))?;
+    /// // One weight in four stays: what is streamed is spread evenly between.
+    /// let stay: Vec<usize> = (0..16).filter(|&i| matches!(plan.places[i], Place::Pinned(_))).collect();
+    /// assert_eq!(stay.len(), 4);
+    /// assert!(stay.windows(2).all(|pair| pair[1] - pair[0] == 4));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// No weights, or a board whose memory does not hold the smallest set of slots.
+    /// No weights, or a budget or a board whose memory does not hold the smallest set of slots.
     pub fn new(model: &str, items: &[Item], board: &Board) -> Result<Plan, PlanError> {
-        Plan::with_scratch(model, items, board, board.scratch(items))
+        let plan = Plan::with_scratch(model, items, board, board.scratch(items));
+        plan.map_err(|error| match error {
+            PlanError::TooSmall { budget: need, .. } if need > board.left() => {
+                PlanError::Memory { ram: board.ram, reserve: board.reserve, need }
+            }
+            error => error,
+        })
     }
 
     /// The same with `scratch` bytes in each domain, whatever the board's rows: models that share
@@ -148,8 +257,9 @@ impl Plan {
         if items.is_empty() {
             return Err(PlanError::Empty);
         }
+        let sum = items.iter().try_fold(0u64, |sum, item| sum.checked_add(item.bytes()));
+        let bytes = sum.filter(|&sum| sum <= Plan::MOST_BYTES).ok_or(PlanError::TooLarge)?;
         let room = Room::of(board, scratch);
-        let bytes = items.iter().map(Item::bytes).sum();
         let layout = if let Some(layout) = dense::resident(items, &room) {
             layout
         } else if items.iter().any(|i| i.expert.is_some()) {
@@ -170,11 +280,32 @@ impl Plan {
     }
 
     /// Bytes of device memory: weights, slots and scratch.
+    ///
+    /// ```
+    /// # use ork_cache::plan::{Board, Plan, Shape};
+    /// # let items = Shape::known("gemma-2-27b").expect("comes with the crate").items()?;
+    /// # let board = Board::known("rk3588-16g").expect("comes with the crate");
+    /// let plan = Plan::new("27b", &items, &board)?;
+    /// assert!(plan.device_bytes() <= board.left());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn device_bytes(&self) -> u64 {
         self.domains.iter().map(|d| d.pinned + d.slots + d.scratch).sum()
     }
 
     /// Domain in which a weight is used.
+    ///
+    /// ```
+    /// # use ork_cache::DomainId;
+    /// # use ork_cache::plan::{Board, Place, Plan, Shape};
+    /// # let items = Shape::known("gemma-2-9b").expect("comes with the crate").items()?;
+    /// # let board = Board::known("rk3588-16g").expect("comes with the crate");
+    /// let plan = Plan::new("9b", &items, &board)?;
+    /// assert_eq!(plan.domain_of(plan.places[0]), DomainId(0));
+    /// // A pass goes through the domains in order.
+    /// assert!(plan.places.iter().map(|&place| plan.domain_of(place)).is_sorted());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn domain_of(&self, place: Place) -> DomainId {
         match place {
             Place::Pinned(domain) => domain,
@@ -204,9 +335,9 @@ struct Room {
 
 impl Room {
     fn of(board: &Board, scratch: u64) -> Room {
-        let total = board.ram.saturating_sub(board.reserve).min(board.budget.unwrap_or(u64::MAX));
+        let total = board.left().min(board.budget.unwrap_or(u64::MAX));
         Room {
-            per_domain: board.window.saturating_sub(board.headroom + scratch),
+            per_domain: board.window.saturating_sub(board.headroom.saturating_add(scratch)),
             total,
             scratch,
             headroom: board.headroom,
@@ -217,7 +348,7 @@ impl Room {
 
     /// Bytes for weights and slots in `domains` domains.
     fn in_domains(&self, domains: u64) -> u64 {
-        let by_ram = self.total.saturating_sub(domains * self.scratch);
+        let by_ram = self.total.saturating_sub(domains.saturating_mul(self.scratch));
         by_ram.min(domains.saturating_mul(self.per_domain))
     }
 

@@ -47,18 +47,26 @@ impl fmt::Display for Plan {
             }
             writeln!(f, ", {} scratch, {} headroom", Size(share.scratch), Size(share.headroom))?;
         }
+        let left = self.board.left();
+        if let Some(budget) = self.board.budget.filter(|&budget| budget > left) {
+            writeln!(
+                f,
+                "  the budget of {} is more than the board has: {} of its {} are left by the system",
+                Size(budget),
+                Size(left),
+                Size(self.board.ram)
+            )?;
+        }
         let c = &self.cost;
-        writeln!(
-            f,
-            "  a pass loads {} ({}) and switches domains {} times",
-            c.loads_per_pass,
-            Size(c.bytes_per_pass),
-            c.switches_per_pass
-        )?;
+        write!(f, "  a pass loads {} weights ({})", c.weights_per_pass, Size(c.bytes_per_pass))?;
+        if c.loads_per_pass > c.weights_per_pass {
+            write!(f, " in {} loads, the largest in parts,", c.loads_per_pass)?;
+        }
+        writeln!(f, " and switches domains {} times", c.switches_per_pass)?;
         write!(
             f,
-            "  LRU on the same bytes would load {} ({}) and switch {} times",
-            c.lru_loads_per_pass,
+            "  LRU on the same bytes would load {} weights ({}) and switch {} times",
+            c.lru_weights_per_pass,
             Size(c.lru_bytes_per_pass),
             c.lru_switches_per_pass
         )

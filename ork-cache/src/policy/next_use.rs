@@ -13,6 +13,16 @@ const NEVER: u64 = u64::MAX;
 ///
 /// For equal sizes and loads only on demand no policy loads less. Uses out of order are followed:
 /// the position moves to the next place where the used weight stands.
+///
+/// ```
+/// use ork_cache::policy::simulate::Trace;
+/// use ork_cache::policy::{Lru, NextUse};
+///
+/// // Ten passes over four layers with room for three.
+/// let trace = Trace::scan(vec![1; 4], 10);
+/// assert_eq!(trace.run(&mut Lru::new(), 3).hits, 0);
+/// assert!(trace.run(&mut NextUse::once(&trace.uses), 3).hits >= 22);
+/// ```
 #[derive(Debug)]
 pub struct NextUse {
     /// Places of each weight in the order, ascending.
@@ -30,17 +40,43 @@ pub struct NextUse {
 
 impl NextUse {
     /// An order that repeats for ever: the passes of a dense model.
+    ///
+    /// ```
+    /// use ork_cache::WeightId;
+    /// use ork_cache::policy::simulate::Trace;
+    /// use ork_cache::policy::NextUse;
+    ///
+    /// let pass: Vec<WeightId> = (0..4).map(WeightId).collect();
+    /// let trace = Trace::scan(vec![1; 4], 10);
+    /// let cyclic = trace.run(&mut NextUse::cyclic(&pass), 3);
+    /// assert!(cyclic.hits.abs_diff(trace.belady(3, 0).hits) <= 3); // they differ at the end alone
+    /// ```
     pub fn cyclic(order: &[WeightId]) -> NextUse {
         NextUse::new(order, true, false)
     }
 
     /// An order that is used once, each weight admitted: a recorded trace.
+    ///
+    /// ```
+    /// # use ork_cache::policy::{NextUse, simulate::Trace};
+    /// let trace = Trace::parse("a 1\nb 1\nc 1\na\nb\n")?;
+    /// assert_eq!(trace.run(&mut NextUse::once(&trace.uses), 2).hits, 1);
+    /// # Ok::<(), ork_cache::policy::simulate::TraceError>(())
+    /// ```
     pub fn once(order: &[WeightId]) -> NextUse {
         NextUse::new(order, false, false)
     }
 
     /// As [`NextUse::once`], but a weight that is used later than all others passes through
     /// without a place. A lower bound for simulations: in a cache a refused weight would wait.
+    ///
+    /// ```
+    /// # use ork_cache::policy::{NextUse, simulate::Trace};
+    /// let trace = Trace::parse("a 1\nb 1\nc 1\na\nb\n")?;
+    /// // `c` is used once: it takes nobody's place.
+    /// assert_eq!(trace.run(&mut NextUse::once_with_bypass(&trace.uses), 2).hits, 2);
+    /// # Ok::<(), ork_cache::policy::simulate::TraceError>(())
+    /// ```
     pub fn once_with_bypass(order: &[WeightId]) -> NextUse {
         NextUse::new(order, false, true)
     }

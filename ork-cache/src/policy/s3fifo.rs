@@ -18,6 +18,15 @@ enum Place {
 /// New weights enter the small queue, which holds a tenth; those used again there move to the
 /// main queue, the others leave and are remembered. One that comes back while remembered enters
 /// the main queue at once. In the main queue a use buys another round.
+///
+/// ```
+/// use ork_cache::policy::S3Fifo;
+/// use ork_cache::policy::simulate::Trace;
+///
+/// let trace = Trace::parse("hot 1\nhot\na 1\nb 1\nhot\nc 1\nhot\n")?;
+/// assert_eq!(trace.run(&mut S3Fifo::new(), 2).hits, 3);
+/// # Ok::<(), ork_cache::policy::simulate::TraceError>(())
+/// ```
 #[derive(Debug)]
 pub struct S3Fifo {
     small: VecDeque<WeightId>,

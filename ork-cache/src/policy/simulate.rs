@@ -9,15 +9,29 @@ use crate::core::Purpose;
 use crate::ids::WeightId;
 
 /// Uses in order, and the bytes of each weight.
+///
+/// ```
+/// # use ork_cache::policy::simulate::{Compared, Outcome, Trace};
+/// # use ork_cache::policy::{Lru, Policy};
+/// let trace = Trace::scan(vec![4096; 3], 2);
+/// assert_eq!((trace.bytes.len(), trace.uses.len()), (3, 6));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
-    /// Bytes by weight id.
+    /// Bytes by weight id; weights beyond it have none.
     pub bytes: Vec<u64>,
     /// What was used, in order.
     pub uses: Vec<WeightId>,
 }
 
 /// Why a trace could not be read.
+///
+/// ```
+/// # use ork_cache::policy::simulate::{Compared, Outcome, Trace};
+/// # use ork_cache::policy::{Lru, Policy};
+/// let error = Trace::parse("blk.0 4096\nblk.1\n").unwrap_err();
+/// assert_eq!(error.line, 2);
+/// ```
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "line {line} of the trace: {what}; expected NAME BYTES at the first use of a weight, NAME after"
@@ -30,17 +44,33 @@ pub struct TraceError {
 }
 
 /// What one policy did with a trace.
+///
+/// ```
+/// # use ork_cache::policy::simulate::{Compared, Outcome, Trace};
+/// # use ork_cache::policy::{Lru, Policy};
+/// let outcome = Trace::scan(vec![4096; 3], 2).run(&mut Lru::new(), 3 * 4096);
+/// assert_eq!(outcome, Outcome { uses: 6, hits: 3, bytes_loaded: 3 * 4096 });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Outcome {
     /// Uses.
     pub uses: u64,
     /// Uses that found the weight resident.
     pub hits: u64,
-    /// Bytes loaded.
+    /// Bytes loaded, 2^64 − 1 at most.
     pub bytes_loaded: u64,
 }
 
 /// One line of a [comparison](Trace::compare): a policy beside the optimum.
+///
+/// ```
+/// # use ork_cache::policy::simulate::{Compared, Outcome, Trace};
+/// # use ork_cache::policy::{Lru, Policy};
+/// let trace = Trace::scan(vec![1; 4], 10);
+/// let row = &trace.compare(&mut [Box::new(Lru::new())], 3, 0)[0];
+/// assert!(row.belady.loads() < row.outcome.loads());
+/// println!("{row}");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Compared {
     /// Name of the policy.
@@ -94,6 +124,12 @@ impl Trace {
     }
 
     /// `passes` passes over weights of the given sizes, in order.
+    ///
+    /// ```
+    /// # use ork_cache::policy::simulate::{Compared, Outcome, Trace};
+    /// # use ork_cache::policy::{Lru, Policy};
+    /// assert_eq!(Trace::scan(vec![1, 2], 2).uses, [0, 1, 0, 1].map(ork_cache::WeightId));
+    /// ```
     pub fn scan(bytes: Vec<u64>, passes: usize) -> Trace {
         let pass = 0..bytes.len() as u32;
         let uses = (0..passes).flat_map(|_| pass.clone().map(WeightId)).collect();
@@ -102,34 +138,50 @@ impl Trace {
 
     /// Runs the trace through `policy` with room for `capacity` bytes, loading on demand. A weight
     /// that the policy refuses, or that is larger than the room, passes through.
+    ///
+    /// ```
+    /// # use ork_cache::policy::simulate::{Compared, Outcome, Trace};
+    /// # use ork_cache::policy::{Lru, Policy};
+    /// assert_eq!(Trace::scan(vec![1; 4], 10).run(&mut Lru::new(), 4).hits, 36);
+    /// ```
     pub fn run(&self, policy: &mut dyn Policy, capacity: u64) -> Outcome {
         self.run_from(policy, capacity, 0)
     }
 
     /// As [`Trace::run`], counting from use number `from` on.
+    ///
+    /// ```
+    /// # use ork_cache::policy::simulate::{Compared, Outcome, Trace};
+    /// # use ork_cache::policy::{Lru, Policy};
+    /// // The first pass only fills the cache.
+    /// assert_eq!(Trace::scan(vec![1; 4], 10).run_from(&mut Lru::new(), 4, 4).hit_rate(), 1.0);
+    /// ```
     pub fn run_from(&self, policy: &mut dyn Policy, capacity: u64, from: usize) -> Outcome {
-        let mut resident = vec![false; self.bytes.len()];
+        // A trace made by hand may use weights that it gives no bytes.
+        let ids = self.uses.iter().map(|w| w.index() + 1).max().unwrap_or(0);
+        let size = |w: WeightId| self.bytes.get(w.index()).copied().unwrap_or(0);
+        let mut resident = vec![false; ids];
         let mut used = 0u64;
         let mut outcome = Outcome { uses: 0, hits: 0, bytes_loaded: 0 };
-        policy.grow(self.bytes.len());
+        policy.grow(ids);
         for (i, &weight) in self.uses.iter().enumerate() {
             let counts = u64::from(i >= from);
-            let bytes = self.bytes[weight.index()];
+            let bytes = size(weight);
             outcome.uses += counts;
             if resident[weight.index()] {
                 outcome.hits += counts;
                 policy.touch(weight);
                 continue;
             }
-            outcome.bytes_loaded += counts * bytes;
-            while bytes <= capacity && used + bytes > capacity {
+            outcome.bytes_loaded = outcome.bytes_loaded.saturating_add(counts * bytes);
+            while bytes <= capacity && used > capacity - bytes {
                 let all = &mut |w: WeightId| resident[w.index()];
                 let Some(victim) = policy.victim(weight, Purpose::Demand, all) else { break };
                 policy.remove(victim);
                 resident[victim.index()] = false;
-                used -= self.bytes[victim.index()];
+                used -= size(victim);
             }
-            if used + bytes <= capacity {
+            if bytes <= capacity && used <= capacity - bytes {
                 used += bytes;
                 resident[weight.index()] = true;
                 policy.insert(weight);
@@ -140,11 +192,27 @@ impl Trace {
     }
 
     /// What Belady's rule does: for equal sizes the fewest loads any policy can have on demand.
+    ///
+    /// ```
+    /// # use ork_cache::policy::simulate::{Compared, Outcome, Trace};
+    /// # use ork_cache::policy::{Lru, Policy};
+    /// let trace = Trace::scan(vec![1; 4], 10);
+    /// assert!(trace.belady(3, 0).hits > trace.run(&mut Lru::new(), 3).hits);
+    /// ```
     pub fn belady(&self, capacity: u64, from: usize) -> Outcome {
         self.run_from(&mut NextUse::once(&self.uses), capacity, from)
     }
 
     /// Each policy beside Belady's rule, counting from use number `from` on.
+    ///
+    /// ```
+    /// # use ork_cache::policy::simulate::{Compared, Outcome, Trace};
+    /// # use ork_cache::policy::{Lru, Policy};
+    /// let mut policies: Vec<Box<dyn Policy>> = vec![Box::new(Lru::new())];
+    /// for row in Trace::scan(vec![1; 4], 10).compare(&mut policies, 3, 0) {
+    ///     println!("{row}");
+    /// }
+    /// ```
     pub fn compare(
         &self,
         policies: &mut [Box<dyn Policy>],
@@ -163,11 +231,23 @@ impl Trace {
 
 impl Outcome {
     /// Loads.
+    ///
+    /// ```
+    /// # use ork_cache::policy::simulate::{Compared, Outcome, Trace};
+    /// # use ork_cache::policy::{Lru, Policy};
+    /// assert_eq!(Outcome { uses: 6, hits: 2, bytes_loaded: 0 }.loads(), 4);
+    /// ```
     pub fn loads(&self) -> u64 {
         self.uses - self.hits
     }
 
     /// Share of uses that hit; 0 for an empty trace.
+    ///
+    /// ```
+    /// # use ork_cache::policy::simulate::{Compared, Outcome, Trace};
+    /// # use ork_cache::policy::{Lru, Policy};
+    /// assert_eq!(Outcome { uses: 8, hits: 2, bytes_loaded: 0 }.hit_rate(), 0.25);
+    /// ```
     pub fn hit_rate(&self) -> f64 {
         if self.uses == 0 { 0.0 } else { self.hits as f64 / self.uses as f64 }
     }

@@ -20,6 +20,24 @@ use crate::prefetch::Queue;
 use crate::trace::{Recorder, Track};
 
 /// A core, a prefetcher and two clocks.
+///
+/// ```
+/// # use ork_cache::core::{Core, Home, Limits, WeightSpec};
+/// # use ork_cache::policy::Lru;
+/// # use ork_cache::virtual_time::{Clock, Timing};
+/// # use ork_cache::{DomainId, WeightId};
+/// # let mut core = Core::new(Limits::single(16384), Box::new(Lru::new()));
+/// # let (ring, slots) = core.add_class(DomainId(0), 4096, 4)?;
+/// # slots.into_iter().for_each(|slot| core.slot_created(slot));
+/// # core.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(ring) }; 8])?;
+/// # let timing = Timing { load_ns: 1000, load_bytes_per_second: 0, ..Timing::default() };
+/// let mut clock = Clock::new(core, timing, true);
+/// clock.follow(&(0..8).map(WeightId).collect::<Vec<_>>());
+/// (0..8).try_for_each(|w| clock.use_weight(WeightId(w), 5000))?;
+/// // Loads of 1 µs hide behind uses of 5 µs, but for the first.
+/// assert_eq!(clock.report().stall.as_nanos(), 1000);
+/// # Ok::<(), ork_cache::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Clock<'a> {
     core: Core,
@@ -56,6 +74,24 @@ impl<'a> Clock<'a> {
     }
 
     /// Records tracks for cores, prefetcher and stalls, and a counter of bytes.
+    ///
+    /// ```
+    /// # use ork_cache::core::{Core, Home, Limits, WeightSpec};
+    /// # use ork_cache::policy::Lru;
+    /// # use ork_cache::virtual_time::{Clock, Timing};
+    /// # use ork_cache::{DomainId, WeightId};
+    /// # let mut core = Core::new(Limits::single(16384), Box::new(Lru::new()));
+    /// # let (ring, slots) = core.add_class(DomainId(0), 4096, 4)?;
+    /// # slots.into_iter().for_each(|slot| core.slot_created(slot));
+    /// # core.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(ring) }; 8])?;
+    /// # let timing = Timing { load_ns: 1000, load_bytes_per_second: 0, ..Timing::default() };
+    /// let recorder = ork_cache::trace::Recorder::new();
+    /// let mut clock = Clock::new(core, timing, false);
+    /// clock.record(&recorder);
+    /// clock.use_weight(WeightId(0), 5000)?;
+    /// assert_eq!(recorder.spans().0, ["cores", "prefetch", "stall"]);
+    /// # Ok::<(), ork_cache::Error>(())
+    /// ```
     pub fn record(&mut self, recorder: &'a Recorder) {
         let tracks = ["cores", "prefetch", "stall"].map(|name| recorder.track(name));
         self.recorder = Some((recorder, tracks));
@@ -68,6 +104,23 @@ impl<'a> Clock<'a> {
     }
 
     /// As [`Prefetcher::replace`](crate::prefetch::Prefetcher::replace).
+    ///
+    /// ```
+    /// # use ork_cache::core::{Core, Home, Limits, WeightSpec};
+    /// # use ork_cache::policy::Lru;
+    /// # use ork_cache::virtual_time::{Clock, Timing};
+    /// # use ork_cache::{DomainId, WeightId};
+    /// # let mut core = Core::new(Limits::single(16384), Box::new(Lru::new()));
+    /// # let (ring, slots) = core.add_class(DomainId(0), 4096, 4)?;
+    /// # slots.into_iter().for_each(|slot| core.slot_created(slot));
+    /// # core.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(ring) }; 8])?;
+    /// # let timing = Timing { load_ns: 1000, load_bytes_per_second: 0, ..Timing::default() };
+    /// let mut clock = Clock::new(core, timing, true);
+    /// clock.replace(&[WeightId(5)]);
+    /// clock.rest(1000);
+    /// assert!(clock.is_present(WeightId(5)));
+    /// # Ok::<(), ork_cache::Error>(())
+    /// ```
     pub fn replace(&mut self, weights: &[WeightId]) {
         crate::prefetch::replace(&mut self.queue, &mut self.core, weights);
         self.kick();
@@ -85,12 +138,46 @@ impl<'a> Clock<'a> {
     }
 
     /// Lets `ns` pass in which only the prefetcher works.
+    ///
+    /// ```
+    /// # use ork_cache::core::{Core, Home, Limits, WeightSpec};
+    /// # use ork_cache::policy::Lru;
+    /// # use ork_cache::virtual_time::{Clock, Timing};
+    /// # use ork_cache::{DomainId, WeightId};
+    /// # let mut core = Core::new(Limits::single(16384), Box::new(Lru::new()));
+    /// # let (ring, slots) = core.add_class(DomainId(0), 4096, 4)?;
+    /// # slots.into_iter().for_each(|slot| core.slot_created(slot));
+    /// # core.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(ring) }; 8])?;
+    /// # let timing = Timing { load_ns: 1000, load_bytes_per_second: 0, ..Timing::default() };
+    /// let mut clock = Clock::new(core, timing, true);
+    /// clock.follow(&[WeightId(0), WeightId(1)]);
+    /// clock.rest(10_000);
+    /// assert!(clock.is_present(WeightId(0)) && clock.is_present(WeightId(1)));
+    /// # Ok::<(), ork_cache::Error>(())
+    /// ```
     pub fn rest(&mut self, ns: u64) {
-        self.now += ns;
+        self.now = self.now.saturating_add(ns);
         self.run_worker();
     }
 
     /// Uses a weight: waits until it is ready, then computes for `compute_ns`.
+    ///
+    /// ```
+    /// # use ork_cache::core::{Core, Home, Limits, WeightSpec};
+    /// # use ork_cache::policy::Lru;
+    /// # use ork_cache::virtual_time::{Clock, Timing};
+    /// # use ork_cache::{DomainId, WeightId};
+    /// # let mut core = Core::new(Limits::single(16384), Box::new(Lru::new()));
+    /// # let (ring, slots) = core.add_class(DomainId(0), 4096, 4)?;
+    /// # slots.into_iter().for_each(|slot| core.slot_created(slot));
+    /// # core.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(ring) }; 8])?;
+    /// # let timing = Timing { load_ns: 1000, load_bytes_per_second: 0, ..Timing::default() };
+    /// let mut clock = Clock::new(core, timing, false);
+    /// clock.use_weight(WeightId(0), 5000)?; // loads
+    /// clock.use_weight(WeightId(0), 5000)?; // hits
+    /// assert_eq!(clock.report().wall.as_nanos(), 11_000);
+    /// # Ok::<(), ork_cache::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`Core::reserve`].
@@ -108,9 +195,9 @@ impl<'a> Clock<'a> {
                     let ns = self.load_ns(&ticket);
                     // One channel: what is under way gets that much later.
                     if let Some((.., end)) = &mut self.flight {
-                        *end += ns;
+                        *end = end.saturating_add(ns);
                     }
-                    self.now += ns;
+                    self.now = self.now.saturating_add(ns);
                     self.core.complete(ticket, true, true);
                     break;
                 }
@@ -121,19 +208,19 @@ impl<'a> Clock<'a> {
                     }
                 }
                 Step::Free(slot) => {
-                    self.now += self.timing.free_ns;
+                    self.now = self.now.saturating_add(self.timing.free_ns);
                     self.core.freed(slot);
                 }
                 Step::Full | Step::Ready => self.land()?,
             }
         }
-        self.stall += self.now - began;
+        self.stall = self.stall.saturating_add(self.now - began);
         if self.now > began {
             self.span(2, weight, began, self.now);
         }
         let began = self.now;
-        self.now += compute_ns;
-        self.compute += compute_ns;
+        self.now = self.now.saturating_add(compute_ns);
+        self.compute = self.compute.saturating_add(compute_ns);
         self.span(0, weight, began, self.now);
         self.run_worker();
         self.core.unpin(weight);
@@ -142,13 +229,28 @@ impl<'a> Clock<'a> {
     }
 
     /// What happened so far.
+    ///
+    /// ```
+    /// # use ork_cache::core::{Core, Home, Limits, WeightSpec};
+    /// # use ork_cache::policy::Lru;
+    /// # use ork_cache::virtual_time::{Clock, Timing};
+    /// # use ork_cache::{DomainId, WeightId};
+    /// # let mut core = Core::new(Limits::single(16384), Box::new(Lru::new()));
+    /// # let (ring, slots) = core.add_class(DomainId(0), 4096, 4)?;
+    /// # slots.into_iter().for_each(|slot| core.slot_created(slot));
+    /// # core.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(ring) }; 8])?;
+    /// # let timing = Timing { load_ns: 1000, load_bytes_per_second: 0, ..Timing::default() };
+    /// let report = Clock::new(core, timing, true).report();
+    /// assert_eq!((report.loads, report.bytes_peak), (0, 4 * 4096)); // the slots exist
+    /// # Ok::<(), ork_cache::Error>(())
+    /// ```
     pub fn report(&self) -> PassReport {
         let counters = self.core.counters();
         PassReport {
             wall: Duration::from_nanos(self.now),
             compute: Duration::from_nanos(self.compute),
             stall: Duration::from_nanos(self.stall),
-            loads: counters.demand_loads + counters.prefetch_loads,
+            loads: counters.loads(),
             demand_loads: counters.demand_loads,
             hits: counters.hits,
             wasted: counters.wasted,
@@ -173,7 +275,7 @@ impl<'a> Clock<'a> {
             return 0;
         }
         let bytes = self.core.bytes_of(ticket.weight());
-        self.bytes_loaded += bytes;
+        self.bytes_loaded = self.bytes_loaded.saturating_add(bytes);
         self.timing.load_ns(bytes)
     }
 
@@ -206,12 +308,12 @@ impl<'a> Clock<'a> {
                 Ok(Step::Load(ticket)) => {
                     queue.pop(weight);
                     let began = self.worker;
-                    let end = began + self.load_ns(&ticket);
+                    let end = began.saturating_add(self.load_ns(&ticket));
                     self.flight = Some((ticket, began, end));
                 }
                 Ok(Step::Free(slot)) => {
                     core.freed(slot);
-                    self.worker += self.timing.free_ns;
+                    self.worker = self.worker.saturating_add(self.timing.free_ns);
                 }
                 Ok(Step::Full) if purpose != Purpose::Speculate => return,
                 _ => queue.pop(weight),

@@ -13,6 +13,21 @@ use crate::policy::PinnedRing;
 use crate::trace::Recorder;
 
 /// What a run in virtual time took.
+///
+/// ```
+/// # use ork_cache::plan::{Board, Item, Place, Plan};
+/// # use rknpu_sys::layout::{Layout, Precision};
+/// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
+/// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
+/// # let plan = Plan::new("16 MiB", &items, &Board::single_window(8 << 20))?;
+/// use ork_cache::virtual_time::{Passes, Timing};
+///
+/// let mut passes = Passes::new(&plan, &items, Timing::default(), 256)?;
+/// let report = passes.run()?;
+/// assert!(report.loads >= 16); // all of them, and some ahead for the next pass
+/// assert!(report.wall >= report.compute);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PassReport {
     /// From the first use to the last result.
@@ -87,6 +102,25 @@ impl<'a> Passes<'a> {
     }
 
     /// The same with every load on demand.
+    ///
+    /// ```
+    /// # use ork_cache::plan::{Board, Item, Place, Plan};
+    /// # use rknpu_sys::layout::{Layout, Precision};
+    /// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
+    /// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
+    /// # let plan = Plan::new("16 MiB", &items, &Board::single_window(8 << 20))?;
+    /// use ork_cache::virtual_time::{Passes, Timing};
+    ///
+    /// let timing = Timing::default();
+    /// let wall = |mut passes: Passes<'_>| {
+    ///     passes.run()?;
+    ///     passes.run().map(|steady| steady.wall)
+    /// };
+    /// let ahead = wall(Passes::new(&plan, &items, timing, 2048)?)?;
+    /// let on_demand = wall(Passes::without_prefetch(&plan, &items, timing, 2048)?)?;
+    /// assert!(ahead < on_demand);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Passes::new`].

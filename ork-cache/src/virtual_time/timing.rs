@@ -5,6 +5,14 @@ use serde::{Deserialize, Serialize};
 
 /// Speeds of a board. The defaults were measured on RK3588 boards by the C project, except where
 /// noted.
+///
+/// ```
+/// use ork_cache::virtual_time::Timing;
+///
+/// // A board with a slow disk.
+/// let timing = Timing { load_bytes_per_second: 400_000_000, ..Timing::default() };
+/// assert_eq!(timing.load_ns(400_000_000), 1_000_000_000 + timing.load_ns);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timing {
     /// Nanoseconds of a submit that computes nothing.
@@ -41,23 +49,44 @@ impl Default for Timing {
 impl Timing {
     /// Nanoseconds of a matmul of `rows` rows with a weight, its columns split over the cores: the
     /// longer of computing and reading the weight, and a submit for each run of 8192 columns.
+    ///
+    /// ```
+    /// use ork_cache::virtual_time::Timing;
+    /// use rknpu_sys::layout::{Layout, Precision};
+    ///
+    /// let layout = Layout::new(4096, 4096, Precision::Int8)?;
+    /// let timing = Timing::default();
+    /// // Few rows cost what reading the weight costs.
+    /// assert!(timing.compute_ns(&layout, 256) < 4 * timing.compute_ns(&layout, 1));
+    /// # Ok::<(), rknpu_sys::layout::LayoutError>(())
+    /// ```
     pub fn compute_ns(&self, layout: &Layout, rows: u32) -> u64 {
         let ops = 2 * u128::from(rows) * u128::from(layout.k()) * u128::from(layout.n());
         let cores = u128::from(self.cores.max(1));
         let busy = ns(ops, u128::from(self.ops_per_second) * cores);
         let read = ns(layout.bytes().into(), self.weight_bytes_per_second.into());
-        u64::from(layout.n_slices()) * self.submit_ns + busy.max(read)
+        u64::from(layout.n_slices()).saturating_mul(self.submit_ns).saturating_add(busy.max(read))
     }
 
     /// Nanoseconds of a load.
+    ///
+    /// ```
+    /// use ork_cache::virtual_time::Timing;
+    ///
+    /// let timing = Timing { load_ns: 5, load_bytes_per_second: 0, ..Timing::default() };
+    /// assert_eq!(timing.load_ns(1 << 30), 5); // a speed of 0 is unlimited
+    /// ```
     pub fn load_ns(&self, bytes: u64) -> u64 {
-        self.load_ns + ns(bytes.into(), self.load_bytes_per_second.into())
+        self.load_ns.saturating_add(ns(bytes.into(), self.load_bytes_per_second.into()))
     }
 }
 
 /// A speed of 0 counts as unlimited.
 fn ns(amount: u128, per_second: u128) -> u64 {
-    if per_second == 0 { 0 } else { (amount * 1_000_000_000).div_ceil(per_second) as u64 }
+    if per_second == 0 {
+        return 0;
+    }
+    amount.saturating_mul(1_000_000_000).div_ceil(per_second).try_into().unwrap_or(u64::MAX)
 }
 
 #[cfg(all(test, not(loom)))]
