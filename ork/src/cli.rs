@@ -397,7 +397,11 @@ pub struct TopArgs {
     /// Write the samples as CSV, and print median and maximum at the end.
     #[arg(long, value_name = "FILE.csv")]
     pub record: Option<PathBuf>,
-    /// Command to run while sampling, after --.
+    /// Folder in which sys/ and proc/ are: another machine's, mounted or copied.
+    #[arg(long, value_name = "FOLDER", default_value = "/")]
+    pub root: PathBuf,
+    /// Command to run while sampling, after --. With --json its standard output goes to standard
+    /// error, so that ours holds one document.
     #[arg(last = true)]
     pub run: Vec<String>,
 }

@@ -1,12 +1,20 @@
-//! What running programs tell `ork top`: one small file each, rewritten a few times a second.
+//! What running programs tell `ork top`: one small file each, rewritten a few times a second, in a
+//! folder that only their user can enter.
+
+mod cores;
+mod folder;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+pub(crate) use cores::Loads;
+pub use cores::{CoreTimes, Job};
 
 /// Time between two writes.
 const PERIOD: Duration = Duration::from_millis(250);
@@ -16,6 +24,8 @@ const PERIOD: Duration = Duration::from_millis(250);
 pub struct Live {
     /// Its process.
     pub pid: u32,
+    /// When that began, in the kernel's ticks: another process with the same number began later.
+    pub started: u64,
     /// What it runs.
     pub title: String,
     /// Whether its device is simulated.
@@ -24,11 +34,15 @@ pub struct Live {
     pub budget: u64,
     /// Use of each domain's window.
     pub domains: Vec<DomainUse>,
+    /// Per cent of the time since the last write in which each core computed, as the program sees it:
+    /// where the device is simulated, no kernel tells.
+    pub cores: Vec<f64>,
     /// Weights found resident, so far.
     pub hits: u64,
     /// Weights loaded, so far.
     pub loads: u64,
-    /// Seconds in which a job had to wait for a weight, so far.
+    /// Seconds in which uses waited for their weight, so far: for loads of their own, for those of
+    /// others and for room.
     pub stall_seconds: f64,
 }
 
@@ -48,28 +62,41 @@ pub struct DomainUse {
 pub struct Publisher {
     stop: Arc<(Mutex<bool>, Condvar)>,
     thread: Option<JoinHandle<()>>,
-    path: PathBuf,
+    path: Option<PathBuf>,
 }
 
 impl Publisher {
-    /// Begins to publish what `state` returns. A machine that does not let us write the file has no
-    /// `ork top`, and nothing else is the worse for it.
-    pub fn start(state: impl Fn() -> Live + Send + 'static) -> Publisher {
-        let pid = std::process::id();
-        let path = folder().join(format!("{pid}.json"));
+    /// Begins to publish what `state` returns. A machine that does not let us write the file, or not
+    /// without others reaching it, has no `ork top`, and nothing else is the worse for it.
+    pub fn start(state: impl FnMut() -> Live + Send + 'static) -> Publisher {
+        Publisher::start_in(folder::ours().ok(), state)
+    }
+
+    fn start_in(
+        folder: Option<PathBuf>,
+        mut state: impl FnMut() -> Live + Send + 'static,
+    ) -> Publisher {
+        // A process may run several models, each with a publisher.
+        static PUBLISHERS: AtomicU32 = AtomicU32::new(0);
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
+        let Some(folder) = folder else { return Publisher { stop, thread: None, path: None } };
+        sweep(&folder);
+        let pid = std::process::id();
+        let started = started(pid).unwrap_or(0);
+        let number = PUBLISHERS.fetch_add(1, Ordering::Relaxed);
+        let path = folder.join(format!("{pid}-{number}.json"));
         let (theirs, target) = (stop.clone(), path.clone());
         let run = move || {
             let (stopped, changed) = &*theirs;
             let mut stopped = stopped.lock().unwrap_or_else(PoisonError::into_inner);
             while !*stopped {
-                let _ = write(&target, &Live { pid, ..state() });
+                let _ = write(&target, &Live { pid, started, ..state() });
                 let waited = changed.wait_timeout(stopped, PERIOD);
                 stopped = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
         };
         let thread = std::thread::Builder::new().name("ork-live".into()).spawn(run).ok();
-        Publisher { stop, thread, path }
+        Publisher { stop, thread, path: Some(path) }
     }
 }
 
@@ -81,36 +108,60 @@ impl Drop for Publisher {
             // A panic in `state` has ended the publishing, which is all that it should.
             let _ = thread.join();
         }
-        let _ = fs::remove_file(&self.path);
+        if let Some(path) = &self.path {
+            let _ = fs::remove_file(path);
+        }
     }
 }
 
-/// Every program that publishes now, by process.
+/// Every program of this user that publishes now, by process.
 pub fn read_all() -> Vec<Live> {
-    let files = fs::read_dir(folder()).into_iter().flatten().flatten();
+    folder::ours().map_or(Vec::new(), |folder| read_in(&folder))
+}
+
+fn read_in(folder: &Path) -> Vec<Live> {
+    sweep(folder);
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut all: Vec<Live> = files
+        .filter(|file| file.path().extension().is_some_and(|e| e == "json"))
         .filter_map(|file| serde_json::from_slice(&fs::read(file.path()).ok()?).ok())
-        // A killed program leaves its file.
-        .filter(|live: &Live| fs::exists(format!("/proc/{}", live.pid)).unwrap_or(false))
         .collect();
     all.sort_by_key(|live| live.pid);
     all
 }
 
+/// Removes what killed programs left behind: files of processes that are no more, or whose number
+/// belongs to another by now.
+fn sweep(folder: &Path) {
+    for file in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = file.path();
+        let name = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("");
+        let Ok(pid) = name.split('-').next().unwrap_or("").parse::<u32>() else { continue };
+        let now = started(pid);
+        let known = fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        let stale = match known {
+            Some(Live { started, .. }) => now != Some(started),
+            // Half written: another one follows while its process lives.
+            None => now.is_none(),
+        };
+        if stale {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// When a process began, in ticks since the machine did; `None` when there is none.
+fn started(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in parentheses, may hold anything; the 20th field behind it is the start.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
 /// Whole or not at all: a reader never sees half a file.
-fn write(path: &std::path::Path, live: &Live) -> std::io::Result<()> {
-    fs::create_dir_all(folder())?;
+fn write(path: &Path, live: &Live) -> std::io::Result<()> {
     let partial = path.with_extension("tmp");
     fs::write(&partial, serde_json::to_vec(live)?)?;
     fs::rename(partial, path)
-}
-
-/// `$XDG_RUNTIME_DIR/ork`, or `ork-live` in the folder for temporary files.
-fn folder() -> PathBuf {
-    match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(folder) => PathBuf::from(folder).join("ork"),
-        None => std::env::temp_dir().join("ork-live"),
-    }
 }
 
 #[cfg(test)]
@@ -119,16 +170,47 @@ mod tests {
 
     #[test]
     fn a_program_is_seen_while_it_publishes() {
-        let title = format!("test of {}", std::process::id());
-        let state = Live { title: title.clone(), hits: 7, ..Live::default() };
-        let publisher = Publisher::start(move || state.clone());
-        let ours = || read_all().into_iter().find(|live| live.title == title);
+        let folder = tempfile::tempdir().unwrap();
+        let state = Live { title: "a test".into(), hits: 7, ..Live::default() };
+        let publisher = Publisher::start_in(Some(folder.path().into()), move || state.clone());
+        let ours = || read_in(folder.path()).into_iter().next();
         let start = std::time::Instant::now();
         while ours().is_none() && start.elapsed() < Duration::from_secs(10) {
             std::thread::yield_now();
         }
-        assert_eq!(ours().map(|live| live.hits), Some(7));
+        let seen = ours().unwrap();
+        assert_eq!((seen.hits, seen.pid), (7, std::process::id()));
         drop(publisher);
         assert_eq!(ours(), None);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_killed_programs_left_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let me = std::process::id();
+        let put = |name: &str, live: &Live| {
+            fs::write(folder.path().join(name), serde_json::to_vec(live).unwrap()).unwrap();
+        };
+        let mine = Live { pid: me, started: started(me).unwrap(), ..Live::default() };
+        put(&format!("{me}-0.json"), &mine);
+        // The number of a process that is no more, and one that another process has got since.
+        put("4294967295-0.json", &Live { pid: u32::MAX, ..Live::default() });
+        put(&format!("{me}-1.json"), &Live { started: mine.started - 1, ..mine.clone() });
+        fs::write(folder.path().join("4294967295-1.tmp"), "{\"pid\"").unwrap();
+        fs::write(folder.path().join("note.txt"), "not ours").unwrap();
+        assert_eq!(read_in(folder.path()), [mine]);
+        let mut left: Vec<_> =
+            fs::read_dir(folder.path()).unwrap().map(|f| f.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(
+            left,
+            [format!("{me}-0.json").as_str(), "note.txt"].map(std::ffi::OsString::from)
+        );
+    }
+
+    #[test]
+    fn without_a_folder_nothing_is_published() {
+        drop(Publisher::start_in(None, Live::default));
     }
 }

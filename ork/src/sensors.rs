@@ -27,12 +27,19 @@ pub struct Loads {
 }
 
 impl Sensors {
-    /// Finds the files of this machine.
-    pub fn find() -> Sensors {
-        Sensors::under(Path::new("/"))
-    }
-
-    /// Finds the files of a machine whose file system is at `root`.
+    /// Finds the files of the machine whose file system is at `root`.
+    ///
+    /// ```
+    /// use ork::sensors::Sensors;
+    ///
+    /// let root = tempfile::tempdir()?;
+    /// let folder = root.path().join("sys/class/devfreq/dmc");
+    /// std::fs::create_dir_all(&folder)?;
+    /// std::fs::write(folder.join("load"), "13@1560000000Hz\n")?;
+    /// let loads = Sensors::under(root.path()).read();
+    /// assert_eq!((loads.memory, loads.memory_mhz), (Some(13.0), Some(1560.0)));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn under(root: &Path) -> Sensors {
         let devfreq = root.join("sys/class/devfreq");
         let existing = |path: PathBuf| fs::read(&path).is_ok().then_some(path);

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write as _};
+use std::os::fd::AsFd;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use serde::Serialize;
 use crate::cli::TopArgs;
 use crate::error::{Error, Result};
 use crate::live::{self, Live};
-use crate::output::{Report, Table};
+use crate::output::{Report, Table, share};
 use crate::sensors::{Loads, Sensors};
 use crate::size::Size;
 
@@ -50,7 +51,7 @@ pub(super) fn run(args: &TopArgs, report: Report) -> Result<()> {
         .ok()
         .filter(|interval| !interval.is_zero())
         .ok_or_else(|| Error::Usage(format!("--interval {} is no time", args.interval)))?;
-    let sensors = Sensors::find();
+    let sensors = Sensors::under(&args.root);
     if sensors.is_empty() && live::read_all().is_empty() && args.run.is_empty() {
         return Err(Error::Usage(
             "nothing to show: this kernel reports no NPU or DDR load (debugfs needs root), and no `ork demo` or `ork stream` runs; start one, or give a command after --".into(),
@@ -65,7 +66,7 @@ pub(super) fn run(args: &TopArgs, report: Report) -> Result<()> {
         }
         None => None,
     };
-    let mut child = start(&args.run)?;
+    let mut child = start(&args.run, report)?;
     let mut samples = Vec::new();
     let begin = Instant::now();
     let code = loop {
@@ -103,9 +104,16 @@ pub(super) fn run(args: &TopArgs, report: Report) -> Result<()> {
     }
 }
 
-fn start(command: &[String]) -> Result<Option<Child>> {
+/// Starts the command; our own standard output holds one JSON document or, as the command's does, text.
+fn start(command: &[String], report: Report) -> Result<Option<Child>> {
     let [program, arguments @ ..] = command else { return Ok(None) };
-    let child = Command::new(program).args(arguments).spawn();
+    let mut command = Command::new(program);
+    command.args(arguments);
+    if report.json {
+        let stderr = std::io::stderr().as_fd().try_clone_to_owned().map_err(Error::Output)?;
+        command.stdout(stderr);
+    }
+    let child = command.spawn();
     child.map(Some).map_err(|e| Error::Usage(format!("cannot start {program}: {e}")))
 }
 
@@ -130,8 +138,11 @@ fn wait(child: &mut Option<Child>, interval: Duration) -> Result<Option<i32>> {
 
 fn show(sample: &Sample, report: Report) -> Result<()> {
     // Home and clear, so that a terminal shows the newest sample in place.
-    let clear = if std::io::stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "" };
-    report.print(sample, || format!("{clear}{}", picture(sample)))
+    let mut out = std::io::stdout();
+    if out.is_terminal() {
+        out.write_all(b"\x1b[H\x1b[2J").map_err(Error::Output)?;
+    }
+    report.print(sample, || picture(sample))
 }
 
 fn picture(sample: &Sample) -> String {
@@ -140,7 +151,7 @@ fn picture(sample: &Sample) -> String {
         let filled = (load.clamp(0.0, 100.0) / 2.5).round() as usize;
         let _ = writeln!(text, "{name:<8} {:<40} {load:>5.1} %", "█".repeat(filled));
     };
-    for (core, load) in sample.loads.cores.iter().flatten().enumerate() {
+    for (core, load) in core_loads(sample).iter().enumerate() {
         bar(&format!("core {core}"), *load);
     }
     if let Some(load) = sample.loads.npu {
@@ -163,12 +174,11 @@ fn picture(sample: &Sample) -> String {
         );
         let mut table = Table::new(["domain", "mapped", "window", "use"]);
         for domain in &live.domains {
-            let part = domain.live as f64 / domain.window.max(1) as f64;
             table.row([
                 domain.index.to_string(),
                 Size(domain.live).to_string(),
                 Size(domain.window).to_string(),
-                format!("{:.1} %", part * 100.0),
+                share(domain.live as f64, domain.window as f64),
             ]);
         }
         let _ = writeln!(text, "{table}");
@@ -176,11 +186,25 @@ fn picture(sample: &Sample) -> String {
     text
 }
 
+/// Load of each core: what the kernel says, else what programs say of simulated ones, each of which
+/// has cores of its own; the busiest counts.
+fn core_loads(sample: &Sample) -> Vec<f64> {
+    if let Some(cores) = &sample.loads.cores {
+        return cores.clone();
+    }
+    let mut busiest: Vec<f64> = Vec::new();
+    for cores in sample.programs.iter().map(|live| &live.cores) {
+        busiest.resize(busiest.len().max(cores.len()), 0.0);
+        busiest.iter_mut().zip(cores).for_each(|(most, load)| *most = most.max(*load));
+    }
+    busiest
+}
+
 /// Everything a sample measures, by name.
 fn values(sample: &Sample) -> Vec<(String, f64)> {
     let mut all = Vec::new();
-    for (core, load) in sample.loads.cores.iter().flatten().enumerate() {
-        all.push((format!("core {core} load, %"), *load));
+    for (core, load) in core_loads(sample).into_iter().enumerate() {
+        all.push((format!("core {core} load, %"), load));
     }
     all.extend(sample.loads.npu.map(|load| ("NPU load, %".into(), load)));
     all.extend(sample.loads.memory.map(|load| ("DDR load, %".into(), load)));
@@ -194,12 +218,17 @@ fn window(sample: &Sample) -> u64 {
     sample.programs.iter().flat_map(|live| &live.domains).map(|domain| domain.live).sum()
 }
 
+/// A line under [`HEADER`]; what nobody reports is empty.
 fn csv(sample: &Sample) -> String {
     let cell = |value: Option<f64>| value.map_or(String::new(), |v| format!("{v}"));
-    let cores = sample.loads.cores.as_deref().unwrap_or_default();
-    let core = |index: usize| cell(cores.get(index).copied());
+    let cores = core_loads(sample);
+    let core = |index: usize| cores.get(index).map_or(String::new(), |v| format!("{v:.1}"));
+    let programs = &sample.programs;
+    let of_programs = |text: String| if programs.is_empty() { String::new() } else { text };
+    // Not `sum`: that of nothing is -0.
+    let stalled = programs.iter().fold(0.0, |sum, live| sum + live.stall_seconds);
     format!(
-        "{:.3},{},{},{},{},{},{},{},{},{},{:.6}",
+        "{:.3},{},{},{},{},{},{},{},{},{},{}",
         sample.seconds,
         core(0),
         core(1),
@@ -207,10 +236,10 @@ fn csv(sample: &Sample) -> String {
         cell(sample.loads.npu),
         cell(sample.loads.memory),
         cell(sample.loads.memory_mhz),
-        window(sample),
-        sample.programs.iter().map(|live| live.hits).sum::<u64>(),
-        sample.programs.iter().map(|live| live.loads).sum::<u64>(),
-        sample.programs.iter().map(|live| live.stall_seconds).sum::<f64>(),
+        of_programs(window(sample).to_string()),
+        of_programs(programs.iter().map(|live| live.hits).sum::<u64>().to_string()),
+        of_programs(programs.iter().map(|live| live.loads).sum::<u64>().to_string()),
+        of_programs(format!("{stalled:.6}")),
     )
 }
 
@@ -227,7 +256,9 @@ fn figures(samples: &[Sample]) -> Vec<Figure> {
         .map(|(name, mut all)| {
             all.sort_by(f64::total_cmp);
             // A series begins with its first value, so it is never empty.
-            let (median, maximum) = (all[all.len() / 2], all[all.len() - 1]);
+            let maximum = all[all.len() - 1];
+            // The middle one, or the mean of the two in the middle.
+            let median = (all[(all.len() - 1) / 2] + all[all.len() / 2]) / 2.0;
             Figure { name, median, maximum }
         })
         .collect()
@@ -260,6 +291,23 @@ mod tests {
         let of = |name: &str| figures.iter().find(|f| f.name.starts_with(name)).unwrap();
         assert_eq!((of("core 0").median, of("core 0").maximum), (5.0, 9.0));
         assert_eq!((of("DDR").median, of("DDR").maximum), (2.0, 13.0));
+        let even = super::figures(&[sample(1.0, 2.0), sample(2.0, 13.0)]);
+        assert_eq!((even[0].median, even[0].maximum), (1.5, 2.0));
+    }
+
+    #[test]
+    fn simulated_cores_fill_in_for_the_kernel_s() {
+        let program = |cores: &[f64]| Live { cores: cores.to_vec(), ..Live::default() };
+        let programs = vec![program(&[1.0]), program(&[0.5, 99.96, 3.0]), program(&[])];
+        let mut sample = Sample { seconds: 0.0, loads: Loads::default(), programs };
+        assert_eq!(core_loads(&sample), [1.0, 99.96, 3.0]);
+        assert!(
+            csv(&sample).starts_with("0.000,1.0,100.0,3.0,,,,0,0,0,0.000000"),
+            "{}",
+            csv(&sample)
+        );
+        sample.loads.cores = Some(vec![7.0]);
+        assert_eq!(core_loads(&sample), [7.0]);
     }
 
     #[test]
@@ -267,6 +315,7 @@ mod tests {
         let cells = |line: &str| line.split(',').count();
         assert_eq!(cells(&csv(&sample(1.0, 2.0))), cells(HEADER));
         let nothing = Sample { seconds: 0.0, loads: Loads::default(), programs: Vec::new() };
+        assert_eq!(csv(&nothing), "0.000,,,,,,,,,,", "what nobody reports is empty");
         assert_eq!(cells(&csv(&nothing)), cells(HEADER));
     }
 }

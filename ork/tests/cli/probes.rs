@@ -70,7 +70,68 @@ fn loads_are_recorded_while_a_command_runs() {
     assert!(lines.clone().count() > 0);
     assert!(lines.all(|line| line.split(',').count() == columns));
 
+    // The simulator's cores were at work, and the stalls of a run of loads are not nothing.
+    let column = |name: &str| {
+        let at = csv.lines().next().unwrap().split(',').position(|n| n == name).unwrap();
+        let cells =
+            csv.lines().skip(1).filter_map(move |line| line.split(',').nth(at)?.parse().ok());
+        cells.fold(0.0, f64::max)
+    };
+    assert!(column("core0_percent") > 0.0 && column("core0_percent") <= 100.0, "{csv}");
+    assert!(column("stall_seconds") > 0.0 && column("loads") > 0.0, "{csv}");
+    assert!(!csv.contains("-0.0"), "{csv}");
+
     fails(&["top", "--", "false"], 1, &["code 1"]);
     fails(&["top", "--interval", "0"], 2, &["no time"]);
     fails(&["top", "--", "/no/such/program"], 2, &["/no/such/program"]);
+}
+
+#[test]
+fn a_recording_is_what_the_kernel_s_files_said() {
+    let root = tempfile::tempdir().unwrap();
+    let put = |path: &str, text: &str| {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    put("sys/kernel/debug/rknpu/load", "NPU load:  Core0: 11%, Core1: 22%, Core2: 33%,\n");
+    put("sys/class/devfreq/fdab0000.npu/load", "44@1000000000Hz\n");
+    put("sys/class/devfreq/dmc/load", "2@1560000000Hz\n");
+    let (csv, dmc) = (root.path().join("load.csv"), root.path().join("sys/class/devfreq/dmc/load"));
+    // The load rises while the command runs; its own words go to standard error.
+    let script = format!(
+        "echo words; for load in 2 2 2 13 2 2 2; do echo $load@1560000000Hz >{0}.new; mv {0}.new {0}; sleep 0.1; done",
+        text(&dmc)
+    );
+    let args = ["top", "--interval", "0.02", "--root", text(root.path()), "--record", text(&csv)];
+    let output = ork(&[&args[..], &["--json", "--", "sh", "-c", &script]].concat())
+        .env("XDG_RUNTIME_DIR", root.path())
+        .assert()
+        .success();
+    let output = output.get_output();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("words"));
+    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON alone");
+    assert_eq!(summary["command_code"], 0);
+
+    let csv = fs::read_to_string(csv).unwrap();
+    let rows: Vec<Vec<&str>> = csv.lines().skip(1).map(|line| line.split(',').collect()).collect();
+    assert_eq!(summary["samples"].as_u64(), Some(rows.len() as u64));
+    for row in &rows {
+        assert_eq!(row[1..5], ["11.0", "22.0", "33.0", "44"]);
+        assert!(["2", "13"].contains(&row[5]) && row[6] == "1560", "{row:?}");
+        assert_eq!(row[7..], [""; 4], "no program published anything");
+    }
+    // Median and maximum are those of the column.
+    let mut ddr: Vec<f64> = rows.iter().map(|row| row[5].parse().unwrap()).collect();
+    ddr.sort_by(f64::total_cmp);
+    let middle = (ddr[(ddr.len() - 1) / 2] + ddr[ddr.len() / 2]) / 2.0;
+    let figure = |name: &str| {
+        let all = summary["figures"].as_array().unwrap();
+        let of =
+            all.iter().find(|figure| figure["name"].as_str().unwrap().starts_with(name)).unwrap();
+        (of["median"].as_f64().unwrap(), of["maximum"].as_f64().unwrap())
+    };
+    assert_eq!(figure("DDR"), (middle, ddr[ddr.len() - 1]));
+    assert_eq!(figure("core 2"), (33.0, 33.0));
+    assert_eq!(figure("NPU"), (44.0, 44.0));
 }
