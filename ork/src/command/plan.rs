@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::cli::PlanArgs;
 use crate::error::{Error, Result};
 use crate::input::{Input, model_store};
-use crate::output::{Report, Table, html};
+use crate::output::{Report, Table, html, share};
 use crate::size::Size;
 
 #[derive(Serialize)]
@@ -127,16 +127,14 @@ fn text(view: &View) -> String {
     }
     if let Some(simulated) = &view.simulated {
         let mut table = Table::new(["policy", "loads", "loaded", "hits", "of the optimum's hits"]);
-        let percent =
-            |part: u64, of: u64| format!("{:.1} %", part as f64 * 100.0 / of.max(1) as f64);
         for row in &simulated.policies {
             let (ours, best) = (&row.outcome, &row.belady);
             table.row([
                 row.policy.to_owned(),
                 ours.loads().to_string(),
                 Size(ours.bytes_loaded).to_string(),
-                percent(ours.hits, ours.uses),
-                percent(ours.hits, best.hits),
+                share(ours.hits as f64, ours.uses as f64),
+                share(ours.hits as f64, best.hits as f64),
             ]);
         }
         if let Some(row) = simulated.policies.first() {
@@ -144,8 +142,8 @@ fn text(view: &View) -> String {
                 "optimum (Belady)".into(),
                 row.belady.loads().to_string(),
                 Size(row.belady.bytes_loaded).to_string(),
-                percent(row.belady.hits, row.belady.uses),
-                percent(1, 1),
+                share(row.belady.hits as f64, row.belady.uses as f64),
+                share(1.0, 1.0),
             ]);
         }
         let _ = writeln!(
@@ -159,78 +157,56 @@ fn text(view: &View) -> String {
     text
 }
 
-/// The residency map: a bar for each domain, and every weight as a cell that is pinned or streamed.
+/// For each board what the plan says, what a pass loads beside what LRU would, and the residency map.
 fn page(name: &str, items: &[Item], plans: &[Plan]) -> String {
     let mut body = String::new();
     for plan in plans {
+        let cost = &plan.cost;
         let _ = writeln!(
             body,
-            "<h2>{}</h2><pre>{}</pre>",
+            "<h2>{}</h2><pre>{}</pre>\n<table><tr><th>in a pass</th><th>weights</th><th>loads</th><th>bytes</th><th>switches of domain</th></tr>\n\
+             <tr><td>this plan</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n\
+             <tr><td>LRU on the same bytes</td><td>{lru}</td><td>{lru}</td><td>{}</td><td>{}</td></tr></table>",
             html::escape(&plan.board.name),
-            html::escape(&plan.to_string())
+            html::escape(&plan.to_string()),
+            cost.weights_per_pass,
+            cost.loads_per_pass,
+            Size(cost.bytes_per_pass),
+            cost.switches_per_pass,
+            Size(cost.lru_bytes_per_pass),
+            cost.lru_switches_per_pass,
+            lru = cost.lru_weights_per_pass,
         );
-        body.push_str(&windows(plan));
-        body.push_str(&cells(items, plan));
+        body.push_str(&html::domains(&residency(items, plan)));
     }
     html::page(&format!("ork plan {name}"), &body)
 }
 
-fn windows(plan: &Plan) -> String {
-    const WIDTH: f64 = 1000.0;
-    let scale = WIDTH / plan.board.window.max(1) as f64;
-    let height = plan.domains.len() * 22;
-    let mut svg = format!("<svg viewBox=\"0 0 1100 {height}\" role=\"img\">\n");
-    for (row, share) in plan.domains.iter().enumerate() {
-        let y = row * 22;
-        let mut x = 90.0;
-        let _ = writeln!(svg, "<text x=\"0\" y=\"{}\">domain {row}</text>", y + 14);
-        for (class, what, bytes) in [
-            ("core", "pinned", share.pinned),
-            ("load", "slots", share.slots),
-            ("wait", "scratch", share.scratch),
-        ] {
-            let width = bytes as f64 * scale;
-            let _ = writeln!(
-                svg,
-                "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{}\" width=\"{width:.1}\" height=\"16\"><title>{what} {}</title></rect>",
-                y + 2,
-                Size(bytes)
-            );
-            x += width;
+/// The plan as a map of each domain.
+fn residency(items: &[Item], plan: &Plan) -> Vec<html::Domain> {
+    let mut domains: Vec<html::Domain> = plan
+        .domains
+        .iter()
+        .map(|share| html::Domain {
+            window: plan.board.window,
+            pinned: share.pinned,
+            slots: share.slots,
+            scratch: share.scratch,
+            cells: Vec::new(),
+        })
+        .collect();
+    for (item, &place) in items.iter().zip(&plan.places) {
+        let cell = html::Cell {
+            name: item.name.to_string(),
+            bytes: item.bytes(),
+            place: match place {
+                Place::Pinned(_) => html::Place::Pinned,
+                Place::Slot(_, parts) => html::Place::Streamed(parts),
+            },
+        };
+        if let Some(domain) = domains.get_mut(plan.domain_of(place).index()) {
+            domain.cells.push(cell);
         }
-        let _ = writeln!(
-            svg,
-            "<rect class=\"grid\" fill=\"none\" x=\"90\" y=\"{}\" width=\"{WIDTH}\" height=\"16\"/>",
-            y + 2
-        );
     }
-    svg.push_str("</svg>\n");
-    svg
-}
-
-fn cells(items: &[Item], plan: &Plan) -> String {
-    const ACROSS: usize = 160;
-    const SIDE: usize = 7;
-    // A cell stands for several weights where there are very many.
-    let each = items.len().div_ceil(40 * ACROSS).max(1);
-    let count = items.len().div_ceil(each);
-    let height = count.div_ceil(ACROSS) * SIDE;
-    let mut svg = format!(
-        "<p class=\"dim\">Each cell is {each} of {} weights in order of use: blue is pinned, orange is streamed.</p><svg viewBox=\"0 0 {} {height}\" role=\"img\">\n",
-        items.len(),
-        ACROSS * SIDE
-    );
-    for (cell, places) in plan.places.chunks(each).enumerate() {
-        let streamed = places.iter().any(|place| matches!(place, Place::Slot(..)));
-        let class = if streamed { "load" } else { "core" };
-        let (x, y) = (cell % ACROSS * SIDE, cell / ACROSS * SIDE);
-        let title = items.get(cell * each).map_or("", |item| &item.name);
-        let _ = writeln!(
-            svg,
-            "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"6\" height=\"6\"><title>{}</title></rect>",
-            html::escape(title)
-        );
-    }
-    svg.push_str("</svg>\n");
-    svg
+    domains
 }

@@ -95,9 +95,9 @@ pub(super) fn run(args: &StreamArgs, report: Report) -> Result<()> {
         let after = (session.stats(), session.totals(0), source.given().packed);
         passes.push(PassView {
             seconds: took.as_secs_f64(),
-            hits: after.0.hits - before.0.hits,
+            hits: after.0.counters.hits - before.0.counters.hits,
             loads: after.0.loads() - before.0.loads(),
-            evictions: after.0.evictions - before.0.evictions,
+            evictions: after.0.counters.evictions - before.0.counters.evictions,
             packed: after.2 - before.2,
             bytes_loaded: after.0.bytes_loaded - before.0.bytes_loaded,
             waited_seconds: (after.1.waited - before.1.waited).as_secs_f64(),
@@ -120,9 +120,10 @@ pub(super) fn run(args: &StreamArgs, report: Report) -> Result<()> {
         digest: format!("{:016x}", session.digest(0)),
         results_verified: session.totals(0).verified,
     };
+    let residency = session.residency();
     drop(session);
     if let Some(recorder) = recorder {
-        draw(args, &recorder, budget)?;
+        draw(args, &recorder, &residency, budget)?;
     }
     report.print(&view, || text(&view))
 }
@@ -160,7 +161,12 @@ fn model_source(
     Ok(store.map_err(Error::input(path))?.evict_source(evict))
 }
 
-fn draw(args: &StreamArgs, recorder: &Recorder, budget: u64) -> Result<()> {
+fn draw(
+    args: &StreamArgs,
+    recorder: &Recorder,
+    residency: &[html::Domain],
+    budget: u64,
+) -> Result<()> {
     if let Some(path) = &args.trace {
         let file = File::create(path).map_err(Error::file("create", path))?;
         let mut out = BufWriter::new(file);
@@ -169,7 +175,9 @@ fn draw(args: &StreamArgs, recorder: &Recorder, budget: u64) -> Result<()> {
     }
     if let Some(path) = &args.html {
         let title = format!("ork stream {}", args.file.display());
-        let page = html::page(&title, &html::timeline(recorder, budget));
+        let map = html::domains(residency);
+        let body = format!("{}<h2>What is where</h2>\n{map}", html::timeline(recorder, budget));
+        let page = html::page(&title, &body);
         std::fs::write(path, page).map_err(Error::file("write", path))?;
     }
     Ok(())

@@ -1,10 +1,12 @@
 //! What a person or a script sees.
 
 pub mod html;
+mod plain;
 mod progress;
 mod report;
 mod table;
 
+pub use plain::plain;
 pub use progress::Progress;
 pub use report::Report;
-pub use table::{Table, seconds};
+pub use table::{Table, seconds, share};

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use serde::Serialize;
 
+use super::plain;
 use crate::error::{Error, Result};
 
 /// Where results go. Warnings and progress go to standard error, so that standard output holds
@@ -26,7 +27,7 @@ impl Report {
             text()
         };
         let mut out = std::io::stdout().lock();
-        match writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush()) {
+        match writeln!(out, "{}", plain(text.trim_end())).and_then(|()| out.flush()) {
             // The reader has seen enough (`ork inspect … | head`).
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
             other => other.map_err(Error::Output),
@@ -36,6 +37,6 @@ impl Report {
     /// A line for people on standard error: what happens, or what to do about it.
     pub fn note(self, text: impl std::fmt::Display) {
         // Nothing can be done about a standard error that is closed.
-        let _ = writeln!(std::io::stderr().lock(), "{text}");
+        let _ = writeln!(std::io::stderr().lock(), "{}", plain(&text.to_string()));
     }
 }

@@ -6,6 +6,12 @@ use std::time::Duration;
 use comfy_table::{CellAlignment, presets};
 
 /// A table whose first column is text and whose others are mostly figures.
+///
+/// ```
+/// let mut table = ork::output::Table::new(["weight", "bytes"]);
+/// table.row(["blk.0".to_owned(), "4096".to_owned()]);
+/// assert!(table.to_string().contains("4096"));
+/// ```
 pub struct Table {
     table: comfy_table::Table,
 }
@@ -33,7 +39,24 @@ impl fmt::Display for Table {
     }
 }
 
+/// A part of a whole in per cent, to a tenth; of nothing it is none.
+///
+/// ```
+/// assert_eq!(ork::output::share(1.0, 3.0), "33.3 %");
+/// assert_eq!(ork::output::share(1.0, 0.0), "0.0 %");
+/// ```
+pub fn share(part: f64, whole: f64) -> String {
+    let percent = if whole > 0.0 { part * 100.0 / whole } else { 0.0 };
+    format!("{percent:.1} %")
+}
+
 /// A time as people read it: three digits and a unit.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// assert_eq!(ork::output::seconds(Duration::from_micros(167)), "167.0 µs");
+/// ```
 pub fn seconds(time: Duration) -> String {
     let s = time.as_secs_f64();
     match s {

@@ -18,7 +18,11 @@ use rknpu::{Device, Int4, Int8, Matmul, Outputs, Precision, Rows, WeightRef};
 use super::activations::{Digest, Noise, Noisy};
 use super::routed::{Router, Routers};
 use crate::error::{Error, Result};
-use crate::live::{DomainUse, Live, Publisher};
+use crate::live::{CoreTimes, DomainUse, Live, Loads, Publisher};
+use crate::output::html;
+
+/// Counter of the bytes of device memory that a run may take.
+pub const BUDGET: &str = "budget";
 
 /// How to run.
 #[derive(Clone, Debug)]
@@ -67,6 +71,8 @@ struct Model {
     out: Option<Vec<i32>>,
     digest: Digest,
     totals: Totals,
+    /// Shared by all models of a session, for `ork top`.
+    times: Arc<CoreTimes>,
 }
 
 /// What a model has done so far.
@@ -138,6 +144,10 @@ impl Session {
         };
         let opened = npu::open(device, stores, &setup)?;
         let cores = device.cores()?;
+        if let Some(recorder) = &recorder {
+            let domains = opened.cache.backend().domains().len();
+            declare(recorder, cores.count(), domains, opened.bytes);
+        }
         let mut engines = Vec::new();
         for (index, domain) in opened.cache.backend().domains().iter().enumerate() {
             let of = |precision| opened.limits(index, precision);
@@ -151,11 +161,12 @@ impl Session {
             });
         }
         let Opened { cache, models: placed, bytes, notes, .. } = opened;
+        let times = Arc::new(CoreTimes::default());
         let mut models: Vec<Model> = stores
             .iter()
             .zip(placed)
             .enumerate()
-            .map(|(i, (store, placed))| Model::new(i, store, placed, settings))
+            .map(|(i, (store, placed))| Model::new(i, store, placed, settings, &times))
             .collect();
         if let (Some(routers), Some(model)) = (settings.routers, models.first_mut()) {
             let (store, placed) = (&model.store, &model.placed);
@@ -168,7 +179,7 @@ impl Session {
             false => None,
         };
         let mut session = Session {
-            _publisher: publish(&cache, device, settings),
+            _publisher: publish(&cache, device, settings, &times),
             prefetcher,
             models,
             engines,
@@ -258,6 +269,40 @@ impl Session {
         self.prefetcher.is_some()
     }
 
+    /// What is where: each domain with the weights of all models.
+    pub fn residency(&self) -> Vec<html::Domain> {
+        let (limits, leased) = (self.cache.limits(), self.cache.backend().domains());
+        let scratch = (self.bytes.saturating_sub(limits.total)).checked_div(leased.len() as u64);
+        let mut domains: Vec<html::Domain> = leased
+            .iter()
+            .map(|domain| html::Domain {
+                window: domain.stats().window,
+                scratch: scratch.unwrap_or(0),
+                ..html::Domain::default()
+            })
+            .collect();
+        for model in &self.models {
+            for parts in &model.placed.items {
+                let parts = &model.placed.parts[parts.clone()];
+                let Some(first) = parts.first() else { continue };
+                let Some(domain) = domains.get_mut(first.spec.domain.index()) else { continue };
+                let bytes = parts.iter().map(|part| part.spec.bytes).sum();
+                let stays = matches!(first.spec.home, Home::Fixed);
+                domain.pinned += if stays { bytes } else { 0 };
+                let place = match stays {
+                    true => html::Place::Pinned,
+                    false => html::Place::Streamed(parts.len() as u32),
+                };
+                let name = model.store.items()[first.item].name.to_string();
+                domain.cells.push(html::Cell { name, bytes, place });
+            }
+        }
+        for (domain, limit) in domains.iter_mut().zip(limits.domains) {
+            domain.slots = limit.saturating_sub(domain.pinned);
+        }
+        domains
+    }
+
     /// Domains in use.
     pub fn domains(&self) -> usize {
         self.cache.backend().domains().len()
@@ -305,7 +350,13 @@ impl Drop for Visits<'_> {
 }
 
 impl Model {
-    fn new(index: usize, store: &Arc<Store>, placed: Applied, settings: &Settings) -> Model {
+    fn new(
+        index: usize,
+        store: &Arc<Store>,
+        placed: Applied,
+        settings: &Settings,
+        times: &Arc<CoreTimes>,
+    ) -> Model {
         Model {
             index,
             store: store.clone(),
@@ -315,6 +366,7 @@ impl Model {
             out: settings.verify.then(Vec::new),
             digest: Digest::default(),
             totals: Totals::default(),
+            times: times.clone(),
         }
     }
 
@@ -384,7 +436,11 @@ impl Model {
                 out.iter_mut().zip(sums).for_each(|(to, sum)| *to = *sum);
             }
         };
-        let cores = engine.run(&slot.weight_ref()?, inputs, totals, read)?;
+        let weight = slot.weight_ref()?;
+        let running = self.times.begin();
+        let ran = engine.run(&weight, inputs, totals, read);
+        self.times.end(running, ran.as_ref().map_or(0, |cores| *cores));
+        let cores = ran?;
         self.totals.compute += since.elapsed();
         drop(slot);
         self.totals.matmuls += 1;
@@ -421,6 +477,19 @@ impl Model {
             want[at]
         )))
     }
+}
+
+/// The tracks of a recording in the order in which they are best seen, and its budget.
+fn declare(recorder: &Recorder, cores: usize, domains: usize, budget: u64) {
+    for core in 0..cores {
+        recorder.track(&format!("core {core}"));
+    }
+    recorder.track(npu::PREFETCH);
+    recorder.track(npu::DEMAND);
+    for domain in 0..domains {
+        recorder.track(&DomainId(domain as u8).to_string());
+    }
+    recorder.counter(BUDGET, Duration::ZERO, budget);
 }
 
 impl Engine {
@@ -490,9 +559,15 @@ fn read_rows<E: Noisy>(
     }
 }
 
-fn publish(cache: &Cache<Npu>, device: &Device, settings: &Settings) -> Publisher {
+fn publish(
+    cache: &Cache<Npu>,
+    device: &Device,
+    settings: &Settings,
+    times: &Arc<CoreTimes>,
+) -> Publisher {
     let (cache, title, budget) = (cache.clone(), settings.title.clone(), settings.budget);
     let simulated = device.node() == "sim";
+    let (times, mut loads) = (times.clone(), Loads::new());
     Publisher::start(move || {
         let stats = cache.stats();
         let domains = cache.backend().domains().iter().map(|domain| {
@@ -504,7 +579,8 @@ fn publish(cache: &Cache<Npu>, device: &Device, settings: &Settings) -> Publishe
             simulated,
             budget,
             domains: domains.collect(),
-            hits: stats.hits,
+            cores: if simulated { loads.since(&times) } else { Vec::new() },
+            hits: stats.counters.hits,
             loads: stats.loads(),
             stall_seconds: stats.stall_time.as_secs_f64(),
             ..Live::default()
