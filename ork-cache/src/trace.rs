@@ -1,7 +1,9 @@
 //! A timeline that Perfetto and `chrome://tracing` show.
 //!
 //! A [`Recorder`] collects spans and counters from any thread; [`Recorder::write`] puts them out in
-//! the Trace Event Format (JSON). Tracks appear in the order in which they were first named.
+//! the Trace Event Format: a JSON object whose `traceEvents` are complete events (`ph` X with `ts`
+//! and `dur` in microseconds, `pid`, `tid`), counters (C) and the names of process and tracks (M).
+//! Tracks appear in the order in which they were first named.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -151,6 +153,8 @@ impl Recorder {
         let mut event = |value: serde_json::Value| {
             write!(out, "{}{value}", std::mem::replace(&mut separator, ",\n"))
         };
+        let args = json!({ "name": "ork" });
+        event(json!({"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": args}))?;
         for (tid, name) in events.tracks.iter().enumerate() {
             let args = json!({ "name": name });
             event(json!({"ph": "M", "name": "thread_name", "pid": 1, "tid": tid, "args": args}))?;
@@ -161,11 +165,14 @@ impl Recorder {
         }
         for Span { track, name, start, length } in &events.spans {
             let (ts, dur) = (us(*start), us(*length));
-            event(json!({"ph": "X", "name": name, "pid": 1, "tid": track, "ts": ts, "dur": dur}))?;
+            let cat = "span";
+            event(
+                json!({"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": track, "ts": ts, "dur": dur}),
+            )?;
         }
         for (name, at, value) in &events.counters {
             let args = json!({ "value": value });
-            event(json!({"ph": "C", "name": name, "pid": 1, "ts": us(*at), "args": args}))?;
+            event(json!({"ph": "C", "name": name, "pid": 1, "tid": 0, "ts": us(*at), "args": args}))?;
         }
         out.write_all(b"\n]}\n")
     }
@@ -199,9 +206,10 @@ mod tests {
         recorder.write(&mut out).unwrap();
         let value: serde_json::Value = serde_json::from_slice(&out).unwrap();
         let events = value["traceEvents"].as_array().unwrap();
-        assert_eq!(events.len(), 2 * 2 + 2 + 1);
-        assert_eq!(events[5]["dur"], 0.5);
-        assert_eq!(events[6]["args"]["value"], 7);
+        assert_eq!(events.len(), 1 + 2 * 2 + 2 + 1);
+        assert_eq!(events[0]["args"]["name"], "ork");
+        assert_eq!((&events[6]["ts"], &events[6]["dur"]), (&2.0.into(), &0.5.into()));
+        assert_eq!(events[7]["args"]["value"], 7);
         assert_eq!(recorder.counts("bytes"), [(Duration::from_micros(3), 7)]);
         assert_eq!(recorder.counts("other"), []);
     }

@@ -32,6 +32,9 @@ struct Flight<'a, B: Backend> {
     buffer: Option<Arc<B::Buffer>>,
 }
 
+/// What a load gives: a share of the buffer, if one was asked for.
+type Loaded<B> = std::result::Result<Option<Arc<<B as Backend>::Buffer>>, Cause>;
+
 /// Whether a load may wait for the domain to be handed over to the NPU.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Publish {
@@ -70,7 +73,7 @@ impl<B: Backend> Shared<B> {
         pin: bool,
         publish: Publish,
         next: Option<WeightId>,
-    ) -> (MutexGuard<'a, State<B>>, std::result::Result<Option<Arc<B::Buffer>>, Cause>) {
+    ) -> (MutexGuard<'a, State<B>>, Loaded<B>) {
         let since = Instant::now();
         let slot = ticket.slot();
         let buffer = state.take(slot);

@@ -14,8 +14,7 @@ pub(super) fn keep(sizes: &[u64], room: u64) -> Vec<bool> {
     if sizes.iter().sum::<u64>() <= room {
         return vec![true; sizes.len()];
     }
-    let divisor = sizes.iter().copied().fold(0, gcd).max(1);
-    let unit = divisor * room.div_ceil(divisor).div_ceil(UNITS).max(1);
+    let unit = unit(sizes, room);
     let units = (room / unit) as usize;
     let mut reached = Bits::new(units + 1);
     reached.set(0);
@@ -33,6 +32,12 @@ pub(super) fn keep(sizes: &[u64], room: u64) -> Vec<bool> {
     }
     spread(sizes, &mut kept);
     kept
+}
+
+/// The multiple of the sizes' greatest common divisor in which sums are counted.
+fn unit(sizes: &[u64], room: u64) -> u64 {
+    let divisor = sizes.iter().copied().fold(0, gcd).max(1);
+    divisor * room.div_ceil(divisor).div_ceil(UNITS).max(1)
 }
 
 fn gcd(a: u64, b: u64) -> u64 {
@@ -148,8 +153,9 @@ mod tests {
             let room = (sizes.iter().sum::<u64>() as f64 * share) as u64;
             let kept = kept_bytes(&sizes, &keep(&sizes, room));
             prop_assert!(kept <= room);
-            let smaller = room - room / UNITS * (sizes.len() as u64 + 1);
-            prop_assert!(kept >= best(&sizes, smaller));
+            // Each size is rounded up to the unit, and the room down.
+            let rounding = unit(&sizes, room) * (sizes.len() as u64 + 1);
+            prop_assert!(kept >= best(&sizes, room.saturating_sub(rounding)));
         }
     }
 }

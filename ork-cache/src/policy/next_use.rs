@@ -162,7 +162,14 @@ impl Policy for NextUse {
             self.enter(weight);
         }
         let refuse = self.may_refuse || purpose != Purpose::Demand;
-        let own = if refuse { self.next(incoming, self.now) } else { 0 };
+        let own = match self.next(incoming, self.now) {
+            _ if !refuse => 0,
+            // The use that it is loaded for is the first; what counts is the one after.
+            use_now if purpose == Purpose::Demand && use_now != NEVER => {
+                self.next(incoming, use_now + 1)
+            }
+            next => next,
+        };
         let mut later = self.by_use.iter().rev().take_while(|(next, _)| *next > own || !refuse);
         later.find(|&&(_, w)| evictable(w)).map(|&(_, w)| w)
     }

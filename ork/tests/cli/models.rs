@@ -4,6 +4,7 @@ use std::fs;
 
 use super::{fails, json, made, model, ork, pack, text};
 use ork_weights::model::synth::Shape;
+use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
 
 #[test]
 fn demo_says_that_nothing_changes() {
@@ -136,11 +137,38 @@ fn a_run_is_drawn() {
         .filter(|event| event["name"] == "thread_name")
         .filter_map(|event| event["args"]["name"].as_str())
         .collect();
+    let tracks = ["core 0", "core 1", "core 2", "prefetch", "loads on demand", "domain 0"];
+    assert_eq!(names, tracks, "in this order");
+    // What the format documents of each kind of event.
+    let number = |event: &serde_json::Value, field: &str| event[field].as_f64().unwrap();
+    let mut counters = std::collections::BTreeSet::new();
+    let mut busy = vec![0; tracks.len()];
+    for event in events {
+        assert!(event["pid"].is_u64() && event["tid"].is_u64(), "{event}");
+        match event["ph"].as_str().unwrap() {
+            "M" => assert!(!event["args"].as_object().unwrap().is_empty(), "{event}"),
+            "X" => {
+                assert!(event["name"].is_string(), "{event}");
+                assert!(number(event, "ts") >= 0.0 && number(event, "dur") >= 0.0, "{event}");
+                busy[event["tid"].as_u64().unwrap() as usize] += 1;
+            }
+            "C" => {
+                assert!(number(event, "ts") >= 0.0 && event["args"]["value"].is_u64(), "{event}");
+                counters.insert(event["name"].as_str().unwrap());
+            }
+            other => panic!("{other} is no kind of event"),
+        }
+    }
+    assert_eq!(counters.into_iter().collect::<Vec<_>>(), ["budget", "device memory"]);
     for track in ["core 0", "prefetch", "domain 0"] {
-        assert!(names.contains(&track), "{track} is not among {names:?}");
+        let at = tracks.iter().position(|name| *name == track).unwrap();
+        assert!(busy[at] > 0, "{track} is empty");
     }
     let page = fs::read_to_string(page).unwrap();
-    assert!(page.contains("<svg") && page.contains("core 0") && page.ends_with("</html>\n"));
+    assert!(page.contains("<svg") && page.ends_with("</html>\n"));
+    for text in tracks.iter().chain(&["What is where", "Domain 0", "stays", "streamed"]) {
+        assert!(page.contains(text), "{text} is not on the page");
+    }
 }
 
 #[test]
@@ -202,4 +230,34 @@ fn routers_load_what_they_name_and_the_results_do_not_depend_on_it() {
     fails(&["stream", text(&pack), "--active", "9"], 2, &["8 experts", "9", "--active"]);
     fails(&["stream", text(&pack), "--zipf", "1"], 2, &["--active"]);
     fails(&["stream", text(&pack), "--active", "2", "--zipf", "nan"], 2, &["0 to 8"]);
+}
+
+#[test]
+fn names_of_weights_cannot_act() {
+    let folder = tempfile::tempdir().unwrap();
+    let pack = folder.path().join("hostile.orkpack");
+    let names = ["<script>alert(1)</script>", "\u{1b}[2J\u{1b}]0;owned\u{7}", "\"><img src=x onerror=y>"];
+    let mut writer = PackWriter::create(&pack, None, WriterOptions::default()).unwrap();
+    for name in names {
+        writer.add(name, 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64]).unwrap();
+    }
+    writer.finish().unwrap();
+    let (plan, run) = (folder.path().join("plan.html"), folder.path().join("run.html"));
+    let outputs = [
+        ork(&["plan", text(&pack), "--html", text(&plan)]),
+        ork(&["stream", text(&pack), "--device", "sim", "--html", text(&run)]),
+        ork(&["inspect", text(&pack)]),
+        ork(&["extract", text(&pack), "\u{1b}[2J-not-there"]),
+    ];
+    for mut command in outputs {
+        let output = command.assert().get_output().clone();
+        for bytes in [output.stdout, output.stderr] {
+            assert!(!bytes.contains(&0x1b) && !bytes.contains(&7), "{command:?}");
+        }
+    }
+    for page in [plan, run] {
+        let page = fs::read_to_string(page).unwrap();
+        assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;"));
+        assert!(!page.contains("<script") && !page.contains("<img") && !page.contains('\u{1b}'));
+    }
 }
