@@ -172,7 +172,9 @@ impl Recorder {
         }
         for (name, at, value) in &events.counters {
             let args = json!({ "value": value });
-            event(json!({"ph": "C", "name": name, "pid": 1, "tid": 0, "ts": us(*at), "args": args}))?;
+            event(
+                json!({"ph": "C", "name": name, "pid": 1, "tid": 0, "ts": us(*at), "args": args}),
+            )?;
         }
         out.write_all(b"\n]}\n")
     }

@@ -21,6 +21,15 @@ Exit codes:
 Sizes are bytes, or take K, M, G, KiB, MiB, GiB (powers of 1024) or kB, MB, GB (of 1000).";
 
 /// Runs models larger than the NPU's window on an RK3588.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command};
+///
+/// let cli = Cli::parse_from(["ork", "--json", "verify", "model.orkpack"]);
+/// let Command::Verify(args) = cli.command else { panic!() };
+/// assert!(cli.json && args.model.is_none());
+/// ```
 #[derive(Debug, Parser)]
 #[command(name = "ork", version, after_help = AFTER_HELP, arg_required_else_help = true)]
 pub struct Cli {
@@ -33,6 +42,13 @@ pub struct Cli {
 }
 
 /// Commands.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::Cli;
+///
+/// assert!(Cli::try_parse_from(["ork", "no-such-command"]).is_err());
+/// ```
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Show a model running through a budget smaller than itself, and that nothing changes by it.
@@ -64,6 +80,15 @@ pub enum Command {
 }
 
 /// Which device to use.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command};
+///
+/// let cli = Cli::parse_from(["ork", "demo", "--device", "sim"]);
+/// let Command::Demo(args) = cli.command else { panic!() };
+/// assert_eq!(args.device.device, ork::device::DeviceChoice::Simulator);
+/// ```
 #[derive(Args, Clone, Debug)]
 pub struct DeviceArgs {
     /// auto (the NPU if there is one, otherwise the simulator), sim, or a device node's path.
@@ -72,6 +97,15 @@ pub struct DeviceArgs {
 }
 
 /// `ork demo`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command};
+///
+/// let cli = Cli::parse_from(["ork", "demo", "--size", "1GiB"]);
+/// let Command::Demo(args) = cli.command else { panic!() };
+/// assert_eq!((args.size.0, args.rows, args.passes), (1 << 30, 32, 2));
+/// ```
 #[derive(Args, Clone, Debug)]
 pub struct DemoArgs {
     /// A GGUF or safetensors model; without one a small Llama-shaped model is made and removed.
@@ -94,6 +128,16 @@ pub struct DemoArgs {
 }
 
 /// What turns a model's values into codes.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command};
+///
+/// let cli = Cli::parse_from(["ork", "convert", "m.gguf", "--tier", "int4:128", "--tier-map", "output*=int8"]);
+/// let Command::Convert(args) = cli.command else { panic!() };
+/// assert_eq!(args.quantise.tier.as_deref(), Some("int4:128"));
+/// assert_eq!(args.quantise.tier_map, ["output*=int8"]);
+/// ```
 #[derive(Args, Clone, Debug, Default)]
 pub struct QuantiseArgs {
     /// Storage of every weight: int8, o4n1, nf4, int4, rotated-int8, int4-as-int8, or source, which goes by the bits of the model's values. Groups of scales as in int4:128.
@@ -114,6 +158,15 @@ pub struct QuantiseArgs {
 }
 
 /// `ork convert`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command};
+///
+/// let cli = Cli::parse_from(["ork", "convert", "m.gguf", "-o", "m.orkpack", "--report"]);
+/// let Command::Convert(args) = cli.command else { panic!() };
+/// assert_eq!((args.pack_version, args.report), (2, Some(None))); // printed, and no file
+/// ```
 #[derive(Args, Clone, Debug)]
 pub struct ConvertArgs {
     /// A GGUF file (the first of a split one), a safetensors file, or a safetensors index.
@@ -151,6 +204,15 @@ pub struct ConvertArgs {
 }
 
 /// `ork inspect`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command};
+///
+/// let cli = Cli::parse_from(["ork", "inspect", "m.orkpack"]);
+/// let Command::Inspect(args) = cli.command else { panic!() };
+/// assert_eq!(args.file.to_str(), Some("m.orkpack"));
+/// ```
 #[derive(Args, Clone, Debug)]
 pub struct InspectArgs {
     /// A pack or a model.
@@ -158,6 +220,15 @@ pub struct InspectArgs {
 }
 
 /// `ork verify`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command};
+///
+/// let cli = Cli::parse_from(["ork", "verify", "m.orkpack", "--model", "m.gguf"]);
+/// let Command::Verify(args) = cli.command else { panic!() };
+/// assert_eq!(args.model.unwrap().to_str(), Some("m.gguf"));
+/// ```
 #[derive(Args, Clone, Debug)]
 pub struct VerifyArgs {
     /// The pack.
@@ -168,6 +239,15 @@ pub struct VerifyArgs {
 }
 
 /// `ork diff`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command};
+///
+/// let cli = Cli::parse_from(["ork", "diff", "a.orkpack", "b.orkpack"]);
+/// let Command::Diff(args) = cli.command else { panic!() };
+/// assert_ne!(args.a, args.b);
+/// ```
 #[derive(Args, Clone, Debug)]
 pub struct DiffArgs {
     /// One pack.
@@ -177,6 +257,15 @@ pub struct DiffArgs {
 }
 
 /// `ork extract`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command};
+///
+/// let cli = Cli::parse_from(["ork", "extract", "m.orkpack", "blk.0.attn_q.weight"]);
+/// let Command::Extract(args) = cli.command else { panic!() };
+/// assert!(args.weight.is_some() && !args.stub);
+/// ```
 #[derive(Args, Clone, Debug)]
 pub struct ExtractArgs {
     /// The pack.
@@ -193,6 +282,15 @@ pub struct ExtractArgs {
 }
 
 /// `ork upgrade`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command};
+///
+/// let cli = Cli::parse_from(["ork", "upgrade", "old.orkpack"]);
+/// let Command::Upgrade(args) = cli.command else { panic!() };
+/// assert!(args.output.is_none()); // the one read is replaced
+/// ```
 #[derive(Args, Clone, Debug)]
 pub struct UpgradeArgs {
     /// The pack to read.
@@ -209,6 +307,15 @@ pub struct UpgradeArgs {
 }
 
 /// `ork stream`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command};
+///
+/// let cli = Cli::parse_from(["ork", "stream", "m.orkpack", "--budget", "2GiB"]);
+/// let Command::Stream(args) = cli.command else { panic!() };
+/// assert_eq!((args.budget.map(|size| size.0), args.rows), (Some(2 << 30), 128));
+/// ```
 #[derive(Args, Clone, Debug)]
 pub struct StreamArgs {
     /// A pack, or a model that is packed while it runs.
@@ -261,6 +368,15 @@ fn exponent(text: &str) -> Result<f64, String> {
 }
 
 /// `ork plan`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command};
+///
+/// let cli = Cli::parse_from(["ork", "plan", "gemma-2-9b", "--board", "rk3588-8g", "--board", "rk3588-16g"]);
+/// let Command::Plan(args) = cli.command else { panic!() };
+/// assert_eq!(args.board.len(), 2);
+/// ```
 #[derive(Args, Clone, Debug)]
 pub struct PlanArgs {
     /// A pack, a model, a file of shapes, or the name of a model whose shapes are known.
@@ -285,6 +401,15 @@ pub struct PlanArgs {
 }
 
 /// `ork probe …`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command, ProbeCommand};
+///
+/// let cli = Cli::parse_from(["ork", "probe", "cores", "--device", "sim"]);
+/// let Command::Probe(ProbeCommand::Cores(args)) = cli.command else { panic!() };
+/// assert_eq!(args.device, ork::device::DeviceChoice::Simulator);
+/// ```
 #[derive(Debug, Subcommand)]
 pub enum ProbeCommand {
     /// Allocate until the driver refuses, in each domain, created only and mapped: the window.
@@ -302,6 +427,15 @@ pub enum ProbeCommand {
 }
 
 /// `ork probe window`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command, ProbeCommand};
+///
+/// let cli = Cli::parse_from(["ork", "probe", "window", "--domain", "3"]);
+/// let Command::Probe(ProbeCommand::Window(args)) = cli.command else { panic!() };
+/// assert_eq!((args.size.0, args.domain), (64 << 20, Some(3)));
+/// ```
 #[derive(Args, Clone, Debug)]
 pub struct WindowArgs {
     /// Bytes of each buffer.
@@ -316,6 +450,15 @@ pub struct WindowArgs {
 }
 
 /// `ork probe stream`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command, ProbeCommand};
+///
+/// let cli = Cli::parse_from(["ork", "probe", "stream"]);
+/// let Command::Probe(ProbeCommand::Stream(args)) = cli.command else { panic!() };
+/// assert_eq!((args.size.0, args.rounds), (256 << 20, 100));
+/// ```
 #[derive(Args, Clone, Debug)]
 pub struct StreamProbeArgs {
     /// Bytes of each weight.
@@ -330,6 +473,15 @@ pub struct StreamProbeArgs {
 }
 
 /// `ork probe persist`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command, ProbeCommand};
+///
+/// let cli = Cli::parse_from(["ork", "probe", "persist", "-k", "512"]);
+/// let Command::Probe(ProbeCommand::Persist(args)) = cli.command else { panic!() };
+/// assert_eq!((args.k, args.n), (512, 4096));
+/// ```
 #[derive(Args, Clone, Debug)]
 pub struct PersistArgs {
     /// Inputs of the weight.
@@ -344,6 +496,15 @@ pub struct PersistArgs {
 }
 
 /// `ork probe domains`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command, ProbeCommand};
+///
+/// let cli = Cli::parse_from(["ork", "probe", "domains", "--count", "2"]);
+/// let Command::Probe(ProbeCommand::Domains(args)) = cli.command else { panic!() };
+/// assert_eq!((args.count, args.rounds), (Some(2), 25));
+/// ```
 #[derive(Args, Clone, Debug)]
 pub struct DomainsArgs {
     /// Domains to use; by default 4, or as many as there are.
@@ -361,6 +522,15 @@ pub struct DomainsArgs {
 }
 
 /// `ork probe fill`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command, ProbeCommand};
+///
+/// let cli = Cli::parse_from(["ork", "probe", "fill", "--size", "1M"]);
+/// let Command::Probe(ProbeCommand::Fill(args)) = cli.command else { panic!() };
+/// assert_eq!(args.size.0, 1 << 20);
+/// ```
 #[derive(Args, Clone, Debug)]
 pub struct FillArgs {
     /// Bytes of each buffer.
@@ -372,6 +542,15 @@ pub struct FillArgs {
 }
 
 /// `ork sim …`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command, SimCommand};
+///
+/// let cli = Cli::parse_from(["ork", "sim", "replay", "recordings"]);
+/// let Command::Sim(SimCommand::Replay(args)) = cli.command else { panic!() };
+/// assert_eq!(args.folder.to_str(), Some("recordings"));
+/// ```
 #[derive(Debug, Subcommand)]
 pub enum SimCommand {
     /// Replay recordings of the real driver against the simulated one.
@@ -386,6 +565,15 @@ pub struct ReplayArgs {
 }
 
 /// `ork top`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command};
+///
+/// let cli = Cli::parse_from(["ork", "top", "--record", "load.csv", "--", "sleep", "1"]);
+/// let Command::Top(args) = cli.command else { panic!() };
+/// assert_eq!(args.run, ["sleep", "1"]);
+/// ```
 #[derive(Args, Clone, Debug)]
 pub struct TopArgs {
     /// Seconds between samples.

@@ -10,6 +10,13 @@ use crate::error::Result;
 use crate::output::Report;
 
 /// What `--device` asks for.
+///
+/// ```
+/// use ork::device::DeviceChoice;
+///
+/// assert_eq!("sim".parse(), Ok(DeviceChoice::Simulator));
+/// assert_eq!("/dev/dri/card1".parse(), Ok(DeviceChoice::Path("/dev/dri/card1".into())));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceChoice {
     /// The NPU if this machine has one, otherwise the simulator.
@@ -34,6 +41,15 @@ impl FromStr for DeviceChoice {
 
 impl DeviceChoice {
     /// Opens it. Says on standard error when `auto` comes down to the simulator.
+    ///
+    /// ```
+    /// use ork::device::DeviceChoice;
+    /// use ork::output::Report;
+    ///
+    /// let device = DeviceChoice::Simulator.open(Report { json: false })?;
+    /// assert_eq!(device.node(), "sim");
+    /// # Ok::<(), ork::error::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Device`](crate::error::Error::Device): an NPU that is there and cannot be used is an

@@ -11,6 +11,13 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// A failure of a command. Its text, with those of its causes (see [`chain`]), names what was done,
 /// the numbers and the way out.
+///
+/// ```
+/// use ork::error::Error;
+///
+/// assert_eq!(Error::Check("outputs differ".into()).exit_code(), 1);
+/// assert_eq!(Error::Usage("--budget 1 is too small".into()).exit_code(), 2);
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -65,16 +72,40 @@ pub enum Error {
 
 impl Error {
     /// For `map_err` on an I/O call on `path`.
+    ///
+    /// ```
+    /// use std::path::Path;
+    ///
+    /// use ork::error::{Error, chain};
+    ///
+    /// let read = std::fs::read("/no/such/file").map_err(Error::file("read", Path::new("/no/such/file")));
+    /// let text = chain(&read.unwrap_err());
+    /// assert!(text.starts_with("cannot read /no/such/file: "));
+    /// ```
     pub fn file(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
         move |source| Error::File { action, path: path.into(), source }
     }
 
     /// For `map_err` on a call that reads or writes the content of `path`.
+    ///
+    /// ```
+    /// use std::path::Path;
+    ///
+    /// use ork::error::{Error, chain};
+    ///
+    /// let error = Error::input(Path::new("m.gguf"))("no magic");
+    /// assert_eq!(chain(&error), "m.gguf: no magic");
+    /// ```
     pub fn input<E: Into<Box<dyn StdError + Send + Sync>>>(path: &Path) -> impl FnOnce(E) -> Error {
         move |source| Error::Input { path: path.into(), source: source.into() }
     }
 
     /// The process's exit code; `ork --help` lists them.
+    ///
+    /// ```
+    /// # use ork::error::Error;
+    /// assert_eq!(Error::Leak("4096 bytes".into()).exit_code(), 2);
+    /// ```
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Check(_) => 1,
@@ -109,6 +140,13 @@ fn is_about_a_file(cause: &(dyn StdError + Send + Sync + 'static)) -> bool {
 }
 
 /// The error and its causes, each once, joined by colons: many causes repeat their source's text.
+///
+/// ```
+/// use ork::error::{Error, chain};
+///
+/// let error = Error::Thread(std::io::Error::other("no more"));
+/// assert_eq!(chain(&error), "a thread cannot be started: no more");
+/// ```
 pub fn chain(error: &dyn StdError) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -20,6 +20,15 @@ pub use cores::{CoreTimes, Job};
 const PERIOD: Duration = Duration::from_millis(250);
 
 /// State of one running program.
+///
+/// ```
+/// use ork::live::Live;
+///
+/// let live = Live { title: "stream m.orkpack".into(), hits: 9, ..Live::default() };
+/// let text = serde_json::to_string(&live)?;
+/// assert_eq!(serde_json::from_str::<Live>(&text)?, live);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Live {
     /// Its process.
@@ -58,6 +67,13 @@ pub struct DomainUse {
 }
 
 /// Publishes a program's state while it lives.
+///
+/// ```
+/// use ork::live::{Live, Publisher};
+///
+/// let publisher = Publisher::start(|| Live { title: "an example".into(), ..Live::default() });
+/// drop(publisher); // its file is gone
+/// ```
 #[derive(Debug)]
 pub struct Publisher {
     stop: Arc<(Mutex<bool>, Condvar)>,
@@ -115,6 +131,12 @@ impl Drop for Publisher {
 }
 
 /// Every program of this user that publishes now, by process.
+///
+/// ```
+/// for live in ork::live::read_all() {
+///     println!("{} has {} domains", live.title, live.domains.len());
+/// }
+/// ```
 pub fn read_all() -> Vec<Live> {
     folder::ours().map_or(Vec::new(), |folder| read_in(&folder))
 }

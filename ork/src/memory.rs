@@ -3,6 +3,15 @@
 use std::fs;
 
 /// Measures the peak of resident memory from its creation on.
+///
+/// ```
+/// use ork::memory::PeakRss;
+///
+/// let peak = PeakRss::start();
+/// let buffer = std::hint::black_box(vec![1u8; 8 << 20]);
+/// assert!(peak.bytes().is_none_or(|bytes| bytes >= 8 << 20));
+/// drop(buffer);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct PeakRss {
     /// Whether the kernel's high-water mark could be set back.
@@ -12,6 +21,12 @@ pub struct PeakRss {
 impl PeakRss {
     /// Sets the high-water mark back to what is resident now. Where the kernel does not allow that
     /// (it needs CONFIG_PROC_PAGE_MONITOR), peaks are those since the process began.
+    ///
+    /// ```
+    /// # use ork::memory::PeakRss;
+    /// let peak = PeakRss::start();
+    /// println!("at most {:?} bytes since then", peak.bytes());
+    /// ```
     pub fn start() -> PeakRss {
         PeakRss { reset: fs::write("/proc/self/clear_refs", "5").is_ok() }
     }
@@ -28,11 +43,19 @@ impl PeakRss {
 }
 
 /// Bytes resident now; `None` where /proc does not tell.
+///
+/// ```
+/// assert!(ork::memory::resident().is_none_or(|bytes| bytes > 0));
+/// ```
 pub fn resident() -> Option<u64> {
     status("VmRSS:")
 }
 
 /// Bytes that can be had without swapping; `None` where /proc does not tell.
+///
+/// ```
+/// assert!(ork::memory::available().is_none_or(|bytes| bytes > 0));
+/// ```
 pub fn available() -> Option<u64> {
     field("/proc/meminfo", "MemAvailable:")
 }

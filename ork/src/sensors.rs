@@ -6,6 +6,14 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 /// Files in which kernels report a load, under a root that tests replace.
+///
+/// ```
+/// use ork::sensors::Sensors;
+///
+/// let nowhere = tempfile::tempdir()?;
+/// assert!(Sensors::under(nowhere.path()).is_empty());
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Sensors {
     cores: Option<PathBuf>,
@@ -14,6 +22,11 @@ pub struct Sensors {
 }
 
 /// Loads at one moment, in percent; `None` where the kernel has no such file.
+///
+/// ```
+/// let nothing = ork::sensors::Loads::default();
+/// assert_eq!((nothing.cores, nothing.npu), (None, None));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Loads {
     /// Each NPU core, over the driver's last window of one second.

@@ -4,6 +4,13 @@ use std::fmt;
 use std::str::FromStr;
 
 /// A number of bytes.
+///
+/// ```
+/// use ork::size::Size;
+///
+/// assert_eq!("1.5GiB".parse(), Ok(Size(3 << 29)));
+/// assert_eq!("64MB".parse(), Ok(Size(64_000_000)));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
 

@@ -428,6 +428,8 @@ impl<B: Backend> State<B> {
     }
 
     fn get(&self, slot: SlotId) -> Arc<B::Buffer> {
+        // A load puts the buffer back before it tells the core that the weight is ready, and takes it
+        // only with a ticket, for which the core has made the weight absent: both under the lock.
         self.buffers[slot.index()].clone().expect("a ready weight's slot has its buffer")
     }
 }

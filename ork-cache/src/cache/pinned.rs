@@ -61,6 +61,7 @@ impl<B: Backend> Deref for Pinned<B> {
     type Target = B::Buffer;
 
     fn deref(&self) -> &B::Buffer {
+        // `new` puts it there, and nothing but `drop` takes it, after which nobody can dereference.
         self.buffer.as_deref().expect("the buffer is there until drop")
     }
 }

@@ -201,7 +201,7 @@ impl Core {
 
     /// A slot of a class exists now.
     pub fn slot_created(&mut self, slot: SlotId) {
-        let Slot { class, state, .. } = &mut self.slots[slot.index()];
+        let Some(Slot { class, state, .. }) = self.slots.get_mut(slot.index()) else { return };
         *state = SlotState::Empty;
         if let Some(class) = *class {
             self.classes[class.index()].empty.push(slot);
@@ -210,7 +210,7 @@ impl Core {
 
     /// A slot of a class could not be created; its bytes are free for others.
     pub fn slot_failed(&mut self, slot: SlotId) {
-        let Slot { bytes, domain, .. } = self.slots[slot.index()];
+        let Some(&Slot { bytes, domain, .. }) = self.slots.get(slot.index()) else { return };
         self.book.strike(domain, bytes);
         self.retire(slot);
     }
@@ -374,7 +374,7 @@ impl Core {
 
     /// The buffer of a slot named by [`Step::Free`] or [`Core::fail`] no longer exists.
     pub fn freed(&mut self, slot: SlotId) {
-        let Slot { bytes, domain, .. } = self.slots[slot.index()];
+        let Some(&Slot { bytes, domain, .. }) = self.slots.get(slot.index()) else { return };
         self.book.left_for_good(domain, bytes);
         self.counters.frees += 1;
         self.retire(slot);
@@ -382,7 +382,7 @@ impl Core {
 
     /// The device failed to free the slot's buffer: its bytes stay in the book for good.
     pub fn lost(&mut self, slot: SlotId) {
-        let Slot { bytes, domain, .. } = self.slots[slot.index()];
+        let Some(&Slot { bytes, domain, .. }) = self.slots.get(slot.index()) else { return };
         self.book.stays(domain, bytes);
         self.slots[slot.index()].state = SlotState::Lost;
         self.counters.lost += 1;
@@ -461,10 +461,9 @@ impl Core {
         self.weights.get(weight.index()).map(|w| w.domain)
     }
 
-    /// Domain and bytes of a slot.
+    /// Domain and bytes of a slot; no bytes for an unknown one.
     pub fn slot(&self, slot: SlotId) -> (DomainId, u64) {
-        let Slot { domain, bytes, .. } = self.slots[slot.index()];
-        (domain, bytes)
+        self.slots.get(slot.index()).map_or((DomainId(0), 0), |slot| (slot.domain, slot.bytes))
     }
 
     /// Weights attached.

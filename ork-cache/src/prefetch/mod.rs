@@ -11,6 +11,7 @@
 
 mod queue;
 
+use std::borrow::Cow;
 use std::fmt;
 
 pub(crate) use queue::Queue;
@@ -24,7 +25,8 @@ use crate::sync::{Arc, JoinHandle, MutexGuard, lock, spawn};
 /// Name of the workers' threads, by which their loads are told from those on demand.
 pub(crate) const WORKER: &str = "ork-prefetch";
 
-/// A worker that loads weights of a cache ahead of their use. Dropping it lets the load under way
+/// A worker that loads weights of a cache ahead of their use; ids of weights that are not attached
+/// are passed over. Dropping it lets the load under way
 /// finish, drops what is queued and joins the thread.
 ///
 /// ```
@@ -111,7 +113,7 @@ impl<B: Backend> Prefetcher<B> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn follow(&self, order: &[WeightId]) {
-        self.with(|queue| queue.follow(order));
+        self.with(|queue, core| queue.follow(&known(core, order)));
     }
 
     /// Adds weights to the end of the queue. Those that are ready or under way cost nothing.
@@ -129,7 +131,7 @@ impl<B: Backend> Prefetcher<B> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn queue(&self, weights: &[WeightId]) {
-        self.with(|queue| queue.push(weights, Purpose::Prefetch));
+        self.with(|queue, core| queue.push(&known(core, weights), Purpose::Prefetch));
     }
 
     /// Adds guesses: they are taken when nothing else is queued, and only while a slot is left
@@ -148,7 +150,7 @@ impl<B: Backend> Prefetcher<B> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn speculate(&self, weights: &[WeightId]) {
-        self.with(|queue| queue.push(weights, Purpose::Speculate));
+        self.with(|queue, core| queue.push(&known(core, weights), Purpose::Speculate));
     }
 
     /// Drops what is queued and queues `weights` instead. What was loaded for the old queue, is
@@ -169,12 +171,7 @@ impl<B: Backend> Prefetcher<B> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn replace(&self, weights: &[WeightId]) {
-        let mut state = lock(&self.shared.state);
-        let State { core, queues, .. } = &mut *state;
-        if let Some(queue) = &mut queues[self.queue] {
-            replace(queue, core, weights);
-        }
-        self.shared.wake(&mut state);
+        self.with(|queue, core| replace(queue, core, weights));
     }
 
     /// Drops what is queued and stops following an order.
@@ -193,14 +190,15 @@ impl<B: Backend> Prefetcher<B> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn cancel(&self) {
-        self.with(Queue::forget_order);
+        self.with(|queue, _| queue.forget_order());
         self.replace(&[]);
     }
 
-    fn with(&self, change: impl FnOnce(&mut Queue)) {
+    fn with(&self, change: impl FnOnce(&mut Queue, &mut Core)) {
         let mut state = lock(&self.shared.state);
-        if let Some(queue) = &mut state.queues[self.queue] {
-            change(queue);
+        let State { core, queues, .. } = &mut *state;
+        if let Some(queue) = &mut queues[self.queue] {
+            change(queue, core);
         }
         self.shared.wake(&mut state);
     }
@@ -214,7 +212,7 @@ impl<B: Backend> fmt::Debug for Prefetcher<B> {
 
 impl<B: Backend> Drop for Prefetcher<B> {
     fn drop(&mut self) {
-        self.with(Queue::stop);
+        self.with(|queue, _| queue.stop());
         if let Some(worker) = self.worker.take() {
             // A panic of the backend in the worker has already failed the load it was in.
             let _ = worker.join();
@@ -223,12 +221,22 @@ impl<B: Backend> Drop for Prefetcher<B> {
     }
 }
 
+/// Those of `weights` that are attached: a queue keeps tables as long as the largest id.
+pub(crate) fn known<'a>(core: &Core, weights: &'a [WeightId]) -> Cow<'a, [WeightId]> {
+    let attached = |weight: &WeightId| weight.index() < core.weights();
+    match weights.iter().all(attached) {
+        true => Cow::Borrowed(weights),
+        false => Cow::Owned(weights.iter().copied().filter(attached).collect()),
+    }
+}
+
 /// Replaces what `queue` has to do and tells the core which uses are to come.
 pub(crate) fn replace(queue: &mut Queue, core: &mut Core, weights: &[WeightId]) {
-    queue.replace(weights, |old| {
+    let weights = known(core, weights);
+    queue.replace(&weights, |old| {
         core.release(old);
     });
-    for &weight in weights {
+    for &weight in &*weights {
         if core.expect(weight) {
             queue.take(weight);
         }
@@ -319,6 +327,9 @@ mod tests {
         assert_eq!(fetch(&mut queue, &mut core), None, "it has not been used yet");
         replace(&mut queue, &mut core, &[other]);
         assert_eq!(fetch(&mut queue, &mut core), Some(other));
+        // What is not attached is passed over.
+        replace(&mut queue, &mut core, &[WeightId(u32::MAX), other]);
+        assert_eq!(queue.next(|w| core.is_present(w)), None);
         // What is in the new queue and ready is kept.
         replace(&mut queue, &mut core, &[other, new]);
         assert_eq!(fetch(&mut queue, &mut core), None);

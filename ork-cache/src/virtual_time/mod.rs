@@ -16,7 +16,7 @@ pub use timing::Timing;
 use crate::core::{Core, Outcome, Purpose, Stage, Step, Ticket};
 use crate::error::{Error, Result};
 use crate::ids::WeightId;
-use crate::prefetch::Queue;
+use crate::prefetch::{Queue, known};
 use crate::trace::{Recorder, Track};
 
 /// A core, a prefetcher and two clocks.
@@ -99,7 +99,7 @@ impl<'a> Clock<'a> {
 
     /// As [`Prefetcher::follow`](crate::prefetch::Prefetcher::follow).
     pub fn follow(&mut self, order: &[WeightId]) {
-        self.queue.follow(order);
+        self.queue.follow(&known(&self.core, order));
         self.kick();
     }
 
@@ -133,7 +133,7 @@ impl<'a> Clock<'a> {
 
     /// As [`Prefetcher::speculate`](crate::prefetch::Prefetcher::speculate).
     pub fn speculate(&mut self, weights: &[WeightId]) {
-        self.queue.push(weights, Purpose::Speculate);
+        self.queue.push(&known(&self.core, weights), Purpose::Speculate);
         self.kick();
     }
 

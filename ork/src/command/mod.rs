@@ -20,6 +20,14 @@ use crate::output::Report;
 
 /// Runs the command that the arguments name.
 ///
+/// ```
+/// use clap::Parser;
+///
+/// let cli = ork::cli::Cli::parse_from(["ork", "plan", "gemma-2-9b", "--board", "rk3588-8g"]);
+/// ork::command::run(&cli)?;
+/// # Ok::<(), ork::error::Error>(())
+/// ```
+///
 /// # Errors
 /// Why it ends without having done what it was asked; see [`Error::exit_code`](crate::error::Error::exit_code).
 pub fn run(cli: &Cli) -> Result<()> {

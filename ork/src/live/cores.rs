@@ -30,6 +30,12 @@ struct Inner {
 }
 
 /// A job under way.
+///
+/// ```
+/// let times = ork::live::CoreTimes::default();
+/// let job = times.begin();
+/// times.end(job, 3);
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[must_use = "a job that has begun must end"]
 pub struct Job(Instant);
@@ -55,6 +61,13 @@ impl CoreTimes {
     }
 
     /// Time in which each core that ever computed did so.
+    ///
+    /// ```
+    /// let times = ork::live::CoreTimes::default();
+    /// assert!(times.busy().is_empty());
+    /// times.end(times.begin(), 3);
+    /// assert_eq!(times.busy().len(), 3);
+    /// ```
     pub fn busy(&self) -> Vec<Duration> {
         let inner = self.lock();
         let under_way = inner.since.map_or(Duration::ZERO, |since| since.elapsed());

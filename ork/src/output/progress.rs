@@ -5,6 +5,13 @@ use std::io::IsTerminal;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// A bar that counts bytes; silent when standard error is not a terminal.
+///
+/// ```
+/// use ork::output::Progress;
+///
+/// let progress = Progress::bytes("copy", 1 << 20);
+/// progress.add(1 << 19); // drawn where standard error is a terminal
+/// ```
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,

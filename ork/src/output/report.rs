@@ -9,6 +9,13 @@ use crate::error::{Error, Result};
 
 /// Where results go. Warnings and progress go to standard error, so that standard output holds
 /// results only.
+///
+/// ```
+/// use ork::output::Report;
+///
+/// Report { json: true }.print(&[1, 2], || unreachable!("nobody reads text"))?;
+/// # Ok::<(), ork::error::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Report {
     /// Whether a script reads.
@@ -17,6 +24,13 @@ pub struct Report {
 
 impl Report {
     /// Prints `text` for people, or `value` as JSON for scripts.
+    ///
+    /// ```
+    /// use ork::output::Report;
+    ///
+    /// Report { json: false }.print(&(), || "two weights".to_owned())?;
+    /// # Ok::<(), ork::error::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Output`] when standard output does not take it.
@@ -35,6 +49,10 @@ impl Report {
     }
 
     /// A line for people on standard error: what happens, or what to do about it.
+    ///
+    /// ```
+    /// ork::output::Report { json: true }.note("note: goes to standard error");
+    /// ```
     pub fn note(self, text: impl std::fmt::Display) {
         // Nothing can be done about a standard error that is closed.
         let _ = writeln!(std::io::stderr().lock(), "{}", plain(&text.to_string()));

@@ -18,6 +18,11 @@ pub struct Table {
 
 impl Table {
     /// An empty table under these headings.
+    ///
+    /// ```
+    /// let table = ork::output::Table::new(["weight", "bytes"]);
+    /// assert!(table.to_string().contains("weight"));
+    /// ```
     pub fn new<const N: usize>(headings: [&str; N]) -> Table {
         let mut table = comfy_table::Table::new();
         table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_header(headings);
@@ -28,6 +33,11 @@ impl Table {
     }
 
     /// One more row.
+    ///
+    /// ```
+    /// let mut table = ork::output::Table::new(["weight"]);
+    /// table.row(["blk.0".to_owned()]);
+    /// ```
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
         self.table.add_row(cells);
     }

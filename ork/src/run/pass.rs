@@ -25,6 +25,31 @@ use crate::output::html;
 pub const BUDGET: &str = "budget";
 
 /// How to run.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use ork::run::pass::{Session, Settings};
+/// # use ork_cache::npu::Store;
+/// # use ork_weights::pack::{Access, Dtype, Pack, PackWriter, WriterOptions};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("small.orkpack");
+/// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+/// # for layer in 0..32 {
+/// #     let name = format!("blk.{layer}.ffn_up.weight");
+/// #     writer.add(&name, 64, 64, Dtype::Int8, &[layer as u8; 4096], &[0.5; 64])?;
+/// # }
+/// # writer.finish()?;
+/// # let store = Arc::new(Store::from_pack(Pack::open_with(&path, Access::Pread)?));
+/// # let device = rknpu::Device::simulated(Default::default())?;
+/// # let settings = Settings {
+/// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None,
+/// # };
+/// let settings = Settings { prefetch: false, ..settings };
+/// let mut session = Session::new(&device, &[store], &settings, None)?;
+/// session.pass(0)?;
+/// assert!(!session.prefetches());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// What is run, for `ork top`.
@@ -44,6 +69,33 @@ pub struct Settings {
 }
 
 /// Models on a device, ready to run.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use ork::run::pass::{Session, Settings};
+/// # use ork_cache::npu::Store;
+/// # use ork_weights::pack::{Access, Dtype, Pack, PackWriter, WriterOptions};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("small.orkpack");
+/// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+/// # for layer in 0..32 {
+/// #     let name = format!("blk.{layer}.ffn_up.weight");
+/// #     writer.add(&name, 64, 64, Dtype::Int8, &[layer as u8; 4096], &[0.5; 64])?;
+/// # }
+/// # writer.finish()?;
+/// # let store = Arc::new(Store::from_pack(Pack::open_with(&path, Access::Pread)?));
+/// # let device = rknpu::Device::simulated(Default::default())?;
+/// # let settings = Settings {
+/// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None,
+/// # };
+/// # let mut session = Session::new(&device, &[store], &settings, None)?;
+/// session.pass(0)?;
+/// session.pass(0)?;
+/// let totals = session.totals(0);
+/// assert_eq!((totals.passes, totals.matmuls), (2, 2 * 32));
+/// assert!(session.peak_window() <= settings.budget);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Session {
     // Fields go in this order: who looks at the cache before the cache, workers before buffers.
@@ -76,6 +128,30 @@ struct Model {
 }
 
 /// What a model has done so far.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use ork::run::pass::{Session, Settings};
+/// # use ork_cache::npu::Store;
+/// # use ork_weights::pack::{Access, Dtype, Pack, PackWriter, WriterOptions};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("small.orkpack");
+/// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+/// # for layer in 0..32 {
+/// #     let name = format!("blk.{layer}.ffn_up.weight");
+/// #     writer.add(&name, 64, 64, Dtype::Int8, &[layer as u8; 4096], &[0.5; 64])?;
+/// # }
+/// # writer.finish()?;
+/// # let store = Arc::new(Store::from_pack(Pack::open_with(&path, Access::Pread)?));
+/// # let device = rknpu::Device::simulated(Default::default())?;
+/// # let settings = Settings {
+/// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None,
+/// # };
+/// # let mut session = Session::new(&device, &[store], &settings, None)?;
+/// session.pass(0)?;
+/// assert_eq!(session.totals(0).verified, 32 * 2 * 64); // every result is the CPU's
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Totals {
     /// Passes.
@@ -195,6 +271,30 @@ impl Session {
 
     /// One pass over model number `model`.
     ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use ork::run::pass::{Session, Settings};
+    /// # use ork_cache::npu::Store;
+    /// # use ork_weights::pack::{Access, Dtype, Pack, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// # for layer in 0..32 {
+    /// #     let name = format!("blk.{layer}.ffn_up.weight");
+    /// #     writer.add(&name, 64, 64, Dtype::Int8, &[layer as u8; 4096], &[0.5; 64])?;
+    /// # }
+    /// # writer.finish()?;
+    /// # let store = Arc::new(Store::from_pack(Pack::open_with(&path, Access::Pread)?));
+    /// # let device = rknpu::Device::simulated(Default::default())?;
+    /// # let settings = Settings {
+    /// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None,
+    /// # };
+    /// # let mut session = Session::new(&device, &[store], &settings, None)?;
+    /// session.pass(0)?;
+    /// assert_eq!(session.totals(0).passes, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Check`] when a result is not the CPU's; [`Error::Cache`], [`Error::Device`].
     pub fn pass(&mut self, model: usize) -> Result<()> {
@@ -240,11 +340,62 @@ impl Session {
     }
 
     /// Digest of all results of model number `model` so far.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use ork::run::pass::{Session, Settings};
+    /// # use ork_cache::npu::Store;
+    /// # use ork_weights::pack::{Access, Dtype, Pack, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// # for layer in 0..32 {
+    /// #     let name = format!("blk.{layer}.ffn_up.weight");
+    /// #     writer.add(&name, 64, 64, Dtype::Int8, &[layer as u8; 4096], &[0.5; 64])?;
+    /// # }
+    /// # writer.finish()?;
+    /// # let store = Arc::new(Store::from_pack(Pack::open_with(&path, Access::Pread)?));
+    /// # let device = rknpu::Device::simulated(Default::default())?;
+    /// # let settings = Settings {
+    /// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None,
+    /// # };
+    /// # let mut session = Session::new(&device, &[store], &settings, None)?;
+    /// session.pass(0)?;
+    /// let one = session.digest(0);
+    /// session.pass(0)?;
+    /// assert_ne!(session.digest(0), one); // of all results so far
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn digest(&self, model: usize) -> u64 {
         self.models.get(model).map_or(0, |m| m.digest.value())
     }
 
     /// The cache's counters.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use ork::run::pass::{Session, Settings};
+    /// # use ork_cache::npu::Store;
+    /// # use ork_weights::pack::{Access, Dtype, Pack, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// # for layer in 0..32 {
+    /// #     let name = format!("blk.{layer}.ffn_up.weight");
+    /// #     writer.add(&name, 64, 64, Dtype::Int8, &[layer as u8; 4096], &[0.5; 64])?;
+    /// # }
+    /// # writer.finish()?;
+    /// # let store = Arc::new(Store::from_pack(Pack::open_with(&path, Access::Pread)?));
+    /// # let device = rknpu::Device::simulated(Default::default())?;
+    /// # let settings = Settings {
+    /// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None,
+    /// # };
+    /// # let mut session = Session::new(&device, &[store], &settings, None)?;
+    /// session.pass(0)?;
+    /// let stats = session.stats();
+    /// assert!(stats.loads() >= 32 && stats.bytes_peak <= session.bytes());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn stats(&self) -> Stats {
         self.cache.stats()
     }
@@ -270,6 +421,30 @@ impl Session {
     }
 
     /// What is where: each domain with the weights of all models.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use ork::run::pass::{Session, Settings};
+    /// # use ork_cache::npu::Store;
+    /// # use ork_weights::pack::{Access, Dtype, Pack, PackWriter, WriterOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("small.orkpack");
+    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// # for layer in 0..32 {
+    /// #     let name = format!("blk.{layer}.ffn_up.weight");
+    /// #     writer.add(&name, 64, 64, Dtype::Int8, &[layer as u8; 4096], &[0.5; 64])?;
+    /// # }
+    /// # writer.finish()?;
+    /// # let store = Arc::new(Store::from_pack(Pack::open_with(&path, Access::Pread)?));
+    /// # let device = rknpu::Device::simulated(Default::default())?;
+    /// # let settings = Settings {
+    /// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None,
+    /// # };
+    /// # let mut session = Session::new(&device, &[store], &settings, None)?;
+    /// let map = session.residency();
+    /// assert_eq!(map.iter().map(|domain| domain.cells.len()).sum::<usize>(), 32);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn residency(&self) -> Vec<html::Domain> {
         let (limits, leased) = (self.cache.limits(), self.cache.backend().domains());
         let scratch = (self.bytes.saturating_sub(limits.total)).checked_div(leased.len() as u64);

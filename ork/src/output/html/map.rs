@@ -21,6 +21,13 @@ pub struct Domain {
 }
 
 /// One weight.
+///
+/// ```
+/// use ork::output::html::{Cell, Place};
+///
+/// let head = Cell { name: "output.weight".into(), bytes: 875 << 20, place: Place::Streamed(16) };
+/// assert_ne!(head.place, Place::Pinned);
+/// ```
 #[derive(Clone, Debug)]
 pub struct Cell {
     /// Name.
