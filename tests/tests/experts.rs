@@ -121,9 +121,9 @@ fn routed_experts_give_the_cpus_results_and_no_others_are_loaded() {
             }
         }
         let stats = cache.stats();
-        assert_eq!(stats.failures, 0);
+        assert_eq!(stats.counters.failures, 0);
         assert!(stats.loads() < uses, "{policy:?}: popular experts stay: {stats:?}");
-        assert!(stats.evictions > 0, "{policy:?}: all of them fit");
+        assert!(stats.counters.evictions > 0, "{policy:?}: all of them fit");
         let created = |calls: &std::collections::BTreeMap<_, rknpu::sim::report::Calls>| {
             calls.get(&rknpu::sim::CallKind::MemCreate).map_or(0, |calls| calls.ok)
         };
@@ -147,7 +147,7 @@ fn guesses_change_no_result() {
             mixture.layer(&visit, layer as u32, routing);
         }
     }
-    assert!(cache.stats().prefetch_loads > 0);
+    assert!(cache.stats().counters.prefetch_loads > 0);
     let outside = mixture.experts.route(0, &Routing::new([(EXPERTS, 1)])).unwrap_err();
     assert!(outside.to_string().contains("experts 0 to 15, the routing names 16"), "{outside}");
 }
