@@ -42,7 +42,7 @@ pub const BUDGET: &str = "budget";
 /// # let store = Arc::new(Store::from_pack(Pack::open_with(&path, Access::Pread)?));
 /// # let device = rknpu::Device::simulated(Default::default())?;
 /// # let settings = Settings {
-/// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None,
+/// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None, routers: None,
 /// # };
 /// let settings = Settings { prefetch: false, ..settings };
 /// let mut session = Session::new(&device, &[store], &settings, None)?;
@@ -86,7 +86,7 @@ pub struct Settings {
 /// # let store = Arc::new(Store::from_pack(Pack::open_with(&path, Access::Pread)?));
 /// # let device = rknpu::Device::simulated(Default::default())?;
 /// # let settings = Settings {
-/// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None,
+/// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None, routers: None,
 /// # };
 /// # let mut session = Session::new(&device, &[store], &settings, None)?;
 /// session.pass(0)?;
@@ -145,7 +145,7 @@ struct Model {
 /// # let store = Arc::new(Store::from_pack(Pack::open_with(&path, Access::Pread)?));
 /// # let device = rknpu::Device::simulated(Default::default())?;
 /// # let settings = Settings {
-/// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None,
+/// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None, routers: None,
 /// # };
 /// # let mut session = Session::new(&device, &[store], &settings, None)?;
 /// session.pass(0)?;
@@ -287,7 +287,7 @@ impl Session {
     /// # let store = Arc::new(Store::from_pack(Pack::open_with(&path, Access::Pread)?));
     /// # let device = rknpu::Device::simulated(Default::default())?;
     /// # let settings = Settings {
-    /// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None,
+    /// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None, routers: None,
     /// # };
     /// # let mut session = Session::new(&device, &[store], &settings, None)?;
     /// session.pass(0)?;
@@ -357,7 +357,7 @@ impl Session {
     /// # let store = Arc::new(Store::from_pack(Pack::open_with(&path, Access::Pread)?));
     /// # let device = rknpu::Device::simulated(Default::default())?;
     /// # let settings = Settings {
-    /// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None,
+    /// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None, routers: None,
     /// # };
     /// # let mut session = Session::new(&device, &[store], &settings, None)?;
     /// session.pass(0)?;
@@ -388,7 +388,7 @@ impl Session {
     /// # let store = Arc::new(Store::from_pack(Pack::open_with(&path, Access::Pread)?));
     /// # let device = rknpu::Device::simulated(Default::default())?;
     /// # let settings = Settings {
-    /// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None,
+    /// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None, routers: None,
     /// # };
     /// # let mut session = Session::new(&device, &[store], &settings, None)?;
     /// session.pass(0)?;
@@ -438,7 +438,7 @@ impl Session {
     /// # let store = Arc::new(Store::from_pack(Pack::open_with(&path, Access::Pread)?));
     /// # let device = rknpu::Device::simulated(Default::default())?;
     /// # let settings = Settings {
-    /// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None,
+    /// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None, routers: None,
     /// # };
     /// # let mut session = Session::new(&device, &[store], &settings, None)?;
     /// let map = session.residency();
