@@ -28,6 +28,9 @@ pub(crate) trait Machine: Copy {
 
     /// Half floats as singles. Exact, but NaN may come out as another NaN.
     fn halves(self, halves: &[u16; 32], out: &mut [f32; 32]);
+
+    /// The entry of a table for each index; of these the lower four bits count.
+    fn look_up(self, table: &[u8; 16], indices: &[u8; 32]) -> [u8; 32];
 }
 
 /// What every machine has.
@@ -47,6 +50,30 @@ impl Machine for Plain {
     fn halves(self, halves: &[u16; 32], out: &mut [f32; 32]) {
         crate::dequant::halves_to_f32(halves, out)
     }
+
+    #[cfg(target_arch = "aarch64")]
+    #[inline(always)]
+    fn look_up(self, table: &[u8; 16], indices: &[u8; 32]) -> [u8; 32] {
+        use std::arch::aarch64::{vld1q_u8, vqtbl1q_u8, vst1q_u8};
+        let (indices, mut out) = (indices.map(|index| index & 15), [0; 32]);
+        for (out, indices) in
+            out.as_chunks_mut::<16>().0.iter_mut().zip(indices.as_chunks::<16>().0)
+        {
+            // SAFETY: loads and store are of the 16 bytes of their arrays, without a wish for
+            // alignment. NEON belongs to the target.
+            unsafe {
+                let (table, indices) = (vld1q_u8(table.as_ptr()), vld1q_u8(indices.as_ptr()));
+                vst1q_u8(out.as_mut_ptr(), vqtbl1q_u8(table, indices));
+            }
+        }
+        out
+    }
+
+    #[cfg(not(target_arch = "aarch64"))]
+    #[inline(always)]
+    fn look_up(self, table: &[u8; 16], indices: &[u8; 32]) -> [u8; 32] {
+        indices.map(|index| table[usize::from(index & 15)])
+    }
 }
 
 /// Runs `kernel` in the best instantiation for this machine.
@@ -63,7 +90,10 @@ pub(crate) fn dispatch<K: Kernel>(kernel: K) -> K::Output {
 mod x86 {
     use super::{Kernel, Machine};
     use std::arch::is_x86_feature_detected;
-    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm256_cvtph_ps, _mm256_storeu_ps};
+    use std::arch::x86_64::{
+        __m128i, __m256i, _mm_loadu_si128, _mm256_broadcastsi128_si256, _mm256_cvtph_ps,
+        _mm256_loadu_si256, _mm256_shuffle_epi8, _mm256_storeu_ps, _mm256_storeu_si256,
+    };
 
     /// A processor with AVX2, FMA and F16C.
     #[derive(Clone, Copy)]
@@ -109,6 +139,21 @@ mod x86 {
                     _mm256_storeu_ps(out.as_mut_ptr(), _mm256_cvtph_ps(halves));
                 }
             }
+        }
+
+        #[inline(always)]
+        fn look_up(self, table: &[u8; 16], indices: &[u8; 32]) -> [u8; 32] {
+            let (indices, mut out) = (indices.map(|index| index & 15), [0; 32]);
+            // SAFETY: the loads take the 16 bytes of the table and the 32 of the indices, the store
+            // fills the 32 of the result, none with a wish for alignment; the processor has AVX2, or
+            // there were no `self`. Indices are below 16, so that none means zero.
+            unsafe {
+                let table = _mm_loadu_si128(table.as_ptr().cast::<__m128i>());
+                let indices = _mm256_loadu_si256(indices.as_ptr().cast::<__m256i>());
+                let found = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), indices);
+                _mm256_storeu_si256(out.as_mut_ptr().cast::<__m256i>(), found);
+            }
+            out
         }
     }
 }
@@ -207,6 +252,28 @@ mod tests {
             PastCaches::new().store(&from, to[start..].first_chunk_mut().unwrap());
             assert_eq!(to[start..][..N], from);
             assert!(to[..start].iter().chain(&to[start + N..]).all(|&byte| byte == 0xee));
+        }
+    }
+
+    #[test]
+    fn what_is_looked_up_is_the_entry() {
+        struct LookUp<'a>(&'a [u8; 16], &'a [u8; 32]);
+
+        impl Kernel for LookUp<'_> {
+            type Output = [u8; 32];
+
+            #[inline(always)]
+            fn run(self, machine: impl Machine) -> [u8; 32] {
+                machine.look_up(self.0, self.1)
+            }
+        }
+
+        let table: [u8; 16] = std::array::from_fn(|i| (i * 17 + 3) as u8);
+        for start in 0..=u8::MAX {
+            let indices: [u8; 32] = std::array::from_fn(|i| start.wrapping_add(i as u8 * 7));
+            let expected = indices.map(|index| table[usize::from(index % 16)]);
+            assert_eq!(dispatch(LookUp(&table, &indices)), expected);
+            assert_eq!(LookUp(&table, &indices).run(Plain), expected);
         }
     }
 

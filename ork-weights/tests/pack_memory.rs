@@ -11,7 +11,7 @@ static COUNTING: ratio::Counting = ratio::Counting;
 
 /// Bytes for each byte of the file. An entry takes 44 bytes of an index and a name of one at least;
 /// in memory 200 or so, its name, and its places in the tables by name and by range.
-const PER_BYTE: u64 = 10;
+const PER_BYTE: u64 = 5;
 
 /// Bytes whatever the file: messages, the footer.
 const FIXED: u64 = 8 << 10;

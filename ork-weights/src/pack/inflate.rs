@@ -4,33 +4,38 @@ use rayon::prelude::*;
 use rknpu_sys::layout::{Layout, Precision};
 
 use super::format::o4n1::Codebook;
+use crate::simd::{Kernel, Machine, dispatch};
 use crate::tile::{Columns, Threads, gather, past_caches};
 
-/// Both values of each byte, low nibble first.
-type Pairs = [[u8; 2]; 256];
-
-static UNIFORM: Pairs = pairs(Codebook::Uniform);
-static NF4: Pairs = pairs(Codebook::Nf4);
-
-const fn pairs(codebook: Codebook) -> Pairs {
-    let levels = codebook.levels();
-    let mut pairs = [[0; 2]; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        pairs[byte] = [levels[byte & 15] as u8, levels[byte >> 4] as u8];
-        byte += 1;
-    }
-    pairs
+/// Codes, two a byte with the even one low, to values; `out` is twice as long as `codes`.
+pub(crate) fn inflate(codebook: Codebook, codes: &[u8], out: &mut [u8]) {
+    let levels = codebook.levels().map(|level| level as u8);
+    dispatch(Inflate { levels, codes, out });
 }
 
-/// Codes, two a byte, to values; `out` is twice as long as `codes`.
-pub(crate) fn inflate(codebook: Codebook, codes: &[u8], out: &mut [u8]) {
-    let pairs = match codebook {
-        Codebook::Uniform => &UNIFORM,
-        Codebook::Nf4 => &NF4,
-    };
-    for (to, code) in out.as_chunks_mut::<2>().0.iter_mut().zip(codes) {
-        *to = pairs[usize::from(*code)];
+struct Inflate<'a> {
+    levels: [u8; 16],
+    codes: &'a [u8],
+    out: &'a mut [u8],
+}
+
+impl Kernel for Inflate<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self, machine: impl Machine) {
+        let (codes, rest) = self.codes.as_chunks::<32>();
+        let (out, out_rest) = self.out.as_chunks_mut::<64>();
+        for (codes, out) in codes.iter().zip(out) {
+            let even = machine.look_up(&self.levels, codes);
+            let odd = machine.look_up(&self.levels, &codes.map(|pair| pair >> 4));
+            for (i, pair) in out.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+                *pair = [even[i], odd[i]];
+            }
+        }
+        for (pair, codes) in out_rest.as_chunks_mut::<2>().0.iter_mut().zip(rest) {
+            *pair = [codes & 15, codes >> 4].map(|code| self.levels[usize::from(code)]);
+        }
     }
 }
 
@@ -55,4 +60,24 @@ pub(crate) fn inflate_tiled(
             gather(Precision::Int8, tile, k, parts, past);
         },
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_nibble_is_its_level() {
+        for codebook in [Codebook::Uniform, Codebook::Nf4] {
+            for bytes in [0, 1, 31, 32, 33, 256] {
+                let codes: Vec<u8> = (0..bytes).map(|i| (i * 37 + 5) as u8).collect();
+                let mut out = vec![0xee; 2 * bytes];
+                inflate(codebook, &codes, &mut out);
+                for (i, value) in out.iter().enumerate() {
+                    let code = codes[i / 2] >> (i % 2 * 4) & 15;
+                    assert_eq!(*value as i8, codebook.levels()[usize::from(code)]);
+                }
+            }
+        }
+    }
 }
