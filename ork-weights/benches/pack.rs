@@ -82,8 +82,7 @@ fn load(bench: &Bench, folder: &Path) -> Result<(), Box<dyn std::error::Error>> 
 
 /// 4-bit codes of a compact weight to 16 MiB of int8 tiles, on one thread.
 ///
-/// What bounds it: a look-up for each pair of values, and that values are written twice, to rows in
-/// the L2 cache and from there to their tile.
+/// What bounds it: values are written twice, to rows in the L2 cache and from there to their tile.
 fn inflate(bench: &Bench, folder: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let side = if bench.measures() { 4096 } else { 256 };
     let path = folder.join("inflate.orkpack");
