@@ -58,8 +58,8 @@ pub struct Environment {
     pub pack: Option<PathBuf>,
     /// `ORK_WCACHE_BUDGET_MB`, in bytes.
     pub budget: u64,
-    /// `ORK_EVICT_SRC`: drop the source's pages once a weight has been converted. Set to anything
-    /// but `0` means yes.
+    /// `ORK_EVICT_SRC`: drop the source's pages once a weight has been converted: `1`, or `0` for
+    /// not; also `yes`, `no`, `true`, `false`, `on`, `off`.
     pub evict_source: bool,
     /// `ORK_CACHE_POLICY`.
     pub policy: Option<PolicyKind>,
@@ -142,10 +142,21 @@ impl Environment {
                 Some(text.parse().map_err(|_| bad)?)
             }
         };
+        let evict_source = match set("ORK_EVICT_SRC") {
+            None => false,
+            Some(value) => {
+                let (text, bad) = parse("ORK_EVICT_SRC", "1 (yes) or 0 (no)", value)?;
+                match &*text.to_ascii_lowercase() {
+                    "1" | "yes" | "true" | "on" => true,
+                    "0" | "no" | "false" | "off" => false,
+                    _ => return Err(bad),
+                }
+            }
+        };
         Ok(Environment {
             pack: set("ORK_PERSIST").map(PathBuf::from),
             budget,
-            evict_source: set("ORK_EVICT_SRC").is_some_and(|v| v != "0"),
+            evict_source,
             policy,
         })
     }
@@ -221,7 +232,10 @@ mod tests {
     fn settings_are_read() {
         assert_eq!(with("ORK_PERSIST", "/a/b").unwrap().pack, Some("/a/b".into()));
         assert!(with("ORK_EVICT_SRC", "1").unwrap().evict_source);
+        assert!(with("ORK_EVICT_SRC", "Yes").unwrap().evict_source);
         assert!(!with("ORK_EVICT_SRC", "0").unwrap().evict_source);
+        let bad = with("ORK_EVICT_SRC", "foo").unwrap_err();
+        assert!(bad.to_string().contains("ORK_EVICT_SRC=\"foo\""), "{bad}");
         assert!(!with("ORK_EVICT_SRC", "").unwrap().evict_source);
         for name in ["pinned_ring", "next-use", "lru", "lfu", "s3fifo"] {
             let kind: PolicyKind = name.parse().unwrap();

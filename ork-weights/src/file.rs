@@ -9,6 +9,19 @@ use rustix::fs::OFlags;
 
 /// Opens a regular file for reading. Anything else is refused at once: opening a pipe would wait for
 /// a writer, and a device has no length.
+///
+/// ```
+/// let error = ork_weights::open_regular("/dev/null".as_ref()).unwrap_err();
+/// assert_eq!(error.to_string(), "it is a device, not a file");
+/// ```
+///
+/// # Errors
+/// Those of opening; [`io::ErrorKind::InvalidInput`] for anything that is no file.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    open(path).map(|(file, _)| file)
+}
+
+/// [`open_regular`], with what the system says of the file.
 pub(crate) fn open(path: &Path) -> io::Result<(File, Metadata)> {
     // Not to wait, should the file become a pipe between the look and the opening.
     refuse_others(&std::fs::metadata(path)?)?;

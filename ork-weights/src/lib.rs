@@ -16,8 +16,8 @@
 //!
 //! Nothing here knows of a device: whoever has one gives a `&mut [u8]` to fill. Tensors are never
 //! held whole as floats; a weight is dequantised a few rows at a time, in the cache, on the way to
-//! its tiles. The bytes of a pack depend on the model and the settings alone, not on the machine or
-//! the number of threads.
+//! its tiles. The bytes of a pack depend on the model's bytes and time of change (which its identity
+//! holds), the settings and this crate's version, not on the machine or the number of threads.
 //!
 //! What this is not: an inference engine. It knows which tensors are matrices of multiplications,
 //! and nothing of what a model does with them.
@@ -69,4 +69,5 @@ pub mod reference;
 mod simd;
 pub mod tile;
 
+pub use file::open_regular;
 pub use mapping::Mapping;

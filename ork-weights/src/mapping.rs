@@ -36,7 +36,7 @@ impl Mapping {
     /// # Errors
     /// Those of opening and mapping it; a folder is refused.
     pub fn open(path: impl AsRef<Path>) -> io::Result<Mapping> {
-        Mapping::of(&File::open(path)?)
+        Mapping::of(&crate::open_regular(path.as_ref())?)
     }
 
     /// Maps an open file.

@@ -155,16 +155,17 @@ fn index_truncated() {
 
 #[test]
 fn stray_bytes() {
-    for version in 1..=6 {
+    for version in VERSIONS {
         for bytes in [1, 8, 100] {
             let error = changed(version, |pack| pack.after_index = vec![0; bytes]);
             // Where several forms are tried, the first one's error is told.
             assert_refused!(error, PackError::StrayBytes { bytes: found } if found == bytes as u64);
         }
     }
-    // Version 7 may hold calibrations of the past.
+    // In version 7 a calibration may have left those of the past behind.
     let mut pack = RawPack::small(7);
-    pack.after_index = vec![0; 40];
+    pack.after_index = vec![0; 2 * 40];
+    pack.calibration = (pack.index_at() + pack.index_bytes().len() as u64 + 40, 1);
     Pack::parse(pack.bytes()).unwrap();
     // Behind the extension nothing belongs either.
     let (mut bytes, _) = extended();
@@ -414,6 +415,66 @@ fn extended() -> (Vec<u8>, usize) {
     let bytes = std::fs::read(path).unwrap();
     let at = bytes.windows(8).position(|window| window == b"ORKEXT01").unwrap();
     (bytes, at)
+}
+
+#[test]
+fn a_damaged_magic_is_no_pack_without_identity() {
+    use ork_weights::pack::{PackWriter, WriterOptions};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("p.orkpack");
+    for version in [2, 5, 7] {
+        let options = WriterOptions { version, replace: true, ..WriterOptions::default() };
+        let mut writer = PackWriter::create(&path, None, options).unwrap();
+        writer.add("w", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64]).unwrap();
+        writer.finish().unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        let at = whole.windows(8).position(|window| window == b"ORKEXT01").unwrap();
+        for byte in 0..8 {
+            let mut bytes = whole.clone();
+            bytes[at + byte] ^= 0x20;
+            refused(bytes.clone());
+            if version == 7 {
+                // A calibration takes the footer's place, and makes other bytes legal behind the index.
+                let footer = bytes.split_off(bytes.len() - 48);
+                let calibration = bytes.len() as u64;
+                bytes.extend([0; 40]);
+                bytes.extend(&footer[..24]);
+                bytes.extend(calibration.to_le_bytes());
+                bytes.extend(1u32.to_le_bytes());
+                bytes.extend([0; 4]);
+                bytes.extend(b"ORKPK01\0");
+                let error = refused(bytes.clone());
+                assert_refused!(&error, PackError::Extension { reason } if reason.contains("magic"));
+                bytes[at + byte] ^= 0x20;
+                Pack::parse(bytes).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn gap() {
+    use ork_weights::pack::{PackWriter, WriterOptions, verify};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("p.orkpack");
+    let mut writer = PackWriter::create(&path, None, WriterOptions::default()).unwrap();
+    for name in ["a", "b"] {
+        writer.add(name, 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64]).unwrap();
+    }
+    writer.finish().unwrap();
+    let whole = std::fs::read(&path).unwrap();
+    assert!(verify(&Pack::parse(whole.clone()).unwrap(), &|_| {}).is_sound());
+    // Behind the scales of each weight, up to the next page.
+    for at in [4096 + 256, 8191, 8192 + 4096 + 256, 4 * 4096 - 1] {
+        let mut bytes = whole.clone();
+        bytes[at] = 1;
+        let problems = verify(&Pack::parse(bytes).unwrap(), &|_| {}).problems;
+        assert_refused!(&problems[..], [PackError::Gap { offset }] if *offset == at as u64);
+    }
+    // Other programs promise nothing of that kind.
+    let mut foreign = RawPack::small(2);
+    foreign.data.extend([5; 100]);
+    assert!(verify(&Pack::parse(foreign.bytes()).unwrap(), &|_| {}).is_sound());
 }
 
 /// Changes a field of the extension and makes its checksum fit again.

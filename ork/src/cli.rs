@@ -14,8 +14,9 @@ const AFTER_HELP: &str = "\
 Exit codes:
   0  done
   1  a check failed: outputs differ, a pack is damaged, a recording is not met
-  2  wrong arguments, or a budget that cannot work; `ork probe stream`: memory leaked
-  3  a file cannot be used: missing, of another kind, damaged, of another model
+  2  wrong arguments or settings, or a budget that cannot work; `ork probe stream`: memory leaked
+  3  a file cannot be used or written: missing, of another kind, damaged, changed meanwhile, of another
+     model, no room
   4  the NPU cannot be used, or failed
 
 Sizes are bytes, or take K, M, G, KiB, MiB, GiB (powers of 1024) or kB, MB, GB (of 1000).";
@@ -157,6 +158,16 @@ pub struct QuantiseArgs {
     pub tied_head: bool,
 }
 
+/// A container version that is written.
+fn pack_version(text: &str) -> Result<u32, String> {
+    match text {
+        "2" => Ok(2),
+        "5" => Ok(5),
+        "7" => Ok(7),
+        _ => Err("packs are written as version 2, 5 or 7".into()),
+    }
+}
+
 /// `ork convert`.
 ///
 /// ```
@@ -178,7 +189,7 @@ pub struct ConvertArgs {
     #[command(flatten)]
     pub quantise: QuantiseArgs,
     /// Container version: 2 by default; 5 and 7 for readers of the C project that want them.
-    #[arg(long, value_name = "2|5|7", default_value_t = 2)]
+    #[arg(long, value_name = "2|5|7", default_value = "2", value_parser = pack_version)]
     pub pack_version: u32,
     /// Put a stamp page in front of each tiled blob, as the newest loaders of the C project want.
     #[arg(long)]
@@ -299,11 +310,14 @@ pub struct UpgradeArgs {
     #[arg(short, long, value_name = "PACK")]
     pub output: Option<PathBuf>,
     /// Container version to write.
-    #[arg(long, value_name = "2|5|7", default_value_t = 2)]
+    #[arg(long, value_name = "2|5|7", default_value = "2", value_parser = pack_version)]
     pub pack_version: u32,
     /// Overwrite what stands at the output.
     #[arg(long)]
     pub replace: bool,
+    /// The model it was made from, to be recorded in a pack that names none; of it only names and shapes can be checked.
+    #[arg(long, value_name = "MODEL")]
+    pub model: Option<PathBuf>,
 }
 
 /// `ork stream`.

@@ -152,7 +152,10 @@ pub fn chain(error: &dyn StdError) -> String {
     let mut source = error.source();
     while let Some(cause) = source {
         let more = cause.to_string();
-        if !text.contains(&more) {
+        if more.starts_with(&text) {
+            // It names the same file itself.
+            text = more;
+        } else if !text.contains(&more) {
             let _ = write!(text, ": {more}");
         }
         source = cause.source();
@@ -166,6 +169,7 @@ mod tests {
 
     use ork_cache::WeightId;
     use ork_cache::npu::StoreError;
+    use ork_weights::model::ModelError;
     use ork_weights::pack::PackError;
 
     use super::*;
@@ -175,6 +179,8 @@ mod tests {
         let inner = std::io::Error::other("disk on fire");
         let error = Error::file("read", Path::new("x"))(inner);
         assert_eq!(chain(&error), "cannot read x: disk on fire");
+        let error = Error::input(Path::new("p"))(ModelError::UnknownFormat { path: "p".into() });
+        assert!(chain(&error).starts_with("p is no model"), "{}", chain(&error));
         let error = Error::input(Path::new("p"))(PackError::NoMagic { bytes: 7 });
         let text = chain(&error);
         assert!(text.starts_with("p: no .orkpack magic") && text.matches("magic").count() == 1);

@@ -1,16 +1,16 @@
 //! Packs and models that a user names.
 
-use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
 use ork_cache::npu::{Store, StoreError};
 use ork_weights::model::{Model, OpenOptions};
+use ork_weights::open_regular;
 use ork_weights::pack::{Access, Freshness, Pack, PackFile, PackWriter, Source};
 use ork_weights::quantise::Tier;
 
 use crate::error::{Error, Result};
-use crate::output::Report;
+use crate::output::{Report, counted};
 
 /// What a file is.
 pub(crate) enum Input {
@@ -24,7 +24,7 @@ impl Input {
     /// Opens a pack or a model, by what the file begins with and is called.
     pub(crate) fn open(path: &Path) -> Result<Input> {
         let mut start = [0; 4];
-        let read = File::open(path).and_then(|file| file.take(4).read(&mut start));
+        let read = open_regular(path).and_then(|file| file.take(4).read(&mut start));
         read.map_err(Error::file("read", path))?;
         let extension = path.extension().and_then(|extension| extension.to_str());
         if &start == b"GGUF" || matches!(extension, Some("gguf" | "safetensors" | "json")) {
@@ -32,6 +32,14 @@ impl Input {
         }
         open_pack(path).map(|pack| Input::Pack(Box::new(pack)))
     }
+}
+
+/// Reads a text file.
+pub(crate) fn read_text(path: &Path) -> Result<String> {
+    let mut text = String::new();
+    let read = open_regular(path).and_then(|mut file| file.read_to_string(&mut text));
+    read.map_err(Error::file("read", path))?;
+    Ok(text)
 }
 
 /// Opens a model.
@@ -87,8 +95,9 @@ pub(crate) fn note_skipped(model: &Model, report: Report) {
         }
     }
     for (reason, names) in reasons {
-        let (count, more) = (names.len(), if names.len() > EXAMPLES { ", …" } else { "" });
+        let count = counted(names.len(), "tensor");
+        let more = if names.len() > EXAMPLES { ", …" } else { "" };
         let examples = names.get(..EXAMPLES).unwrap_or(&names).join(", ");
-        report.note(format!("not taken: {count} tensors ({examples}{more}): {reason}"));
+        report.note(format!("not taken: {count} ({examples}{more}): {reason}"));
     }
 }

@@ -119,6 +119,33 @@ impl TierChoice {
         self.rules.iter().find(|(pattern, _)| matches(pattern, name)).map(|(_, tier)| *tier)
     }
 
+    /// Patterns that decide the tier of no weight of `model`: none fits, or earlier rules do.
+    ///
+    /// ```
+    /// use ork_weights::convert::TierChoice;
+    /// use ork_weights::model::{Model, OpenOptions, synth::Shape};
+    ///
+    /// let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
+    /// Shape::tiny().write(file.as_file())?;
+    /// let model = Model::open(file.path(), &OpenOptions::default())?;
+    ///
+    /// let mut choice = TierChoice::default();
+    /// choice.add("*ffn_up*=nf4")?;
+    /// choice.add("*fnn_down*=nf4")?; // a slip of the fingers
+    /// assert_eq!(choice.unused(&model), ["*fnn_down*"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn unused(&self, model: &Model) -> Vec<&str> {
+        let mut used = vec![false; self.rules.len()];
+        for weight in model.weights() {
+            if let Some(rule) = self.rules.iter().position(|rule| matches(&rule.0, &weight.name)) {
+                used[rule] = true;
+            }
+        }
+        let unused = self.rules.iter().zip(used).filter(|(_, used)| !used);
+        unused.map(|((pattern, _), _)| &**pattern).collect()
+    }
+
     /// The tier of a weight of `model`. What does not tile as its tier asks becomes int8.
     ///
     /// ```

@@ -3,7 +3,8 @@
 //! Each weight is read, quantised, tiled, written and forgotten once, in the order of use. All
 //! threads of the current rayon pool work on the same weight; one more writes the one before it.
 //! Large weights go through in pieces, so that memory does not grow with them.
-//! The bytes of a pack depend on the model and the options alone, not on the number of threads.
+//! The bytes of a pack depend on the model, its time of change included, and the options, not on the
+//! machine or the number of threads.
 //!
 //! ```
 //! use ork_weights::convert::{Options, convert};

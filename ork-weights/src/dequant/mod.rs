@@ -182,7 +182,7 @@ impl TensorType {
         let known = TYPES.iter().map(|row| (row.1, row.2)).chain(OTHER_TYPES);
         match known.into_iter().find(|row| row.0 == number) {
             Some((_, name)) => name.to_owned(),
-            None => format!("type {number}"),
+            None => format!("unknown ({number})"),
         }
     }
 
@@ -397,7 +397,7 @@ mod tests {
             assert_eq!(TensorType::describe(row.1), row.0.to_string());
         }
         assert_eq!(TensorType::describe(9), "Q8_1 (activations)");
-        assert_eq!(TensorType::describe(77), "type 77");
+        assert_eq!(TensorType::describe(77), "unknown (77)");
     }
 
     #[test]

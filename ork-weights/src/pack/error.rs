@@ -336,6 +336,14 @@ pub enum PackError {
         /// Checksum that was stored.
         expected: u64,
     },
+    /// Bytes between the parts of a pack that are not as they were written.
+    #[error(
+        "the byte at {offset} lies between two weights and is not zero; something wrote into the file: convert again, and check the disk"
+    )]
+    Gap {
+        /// The first such byte.
+        offset: u64,
+    },
     /// A buffer that is not the weight's size.
     #[error("weight {name:?} takes {expected} bytes, the buffer has {bytes}")]
     OutputLength {
@@ -358,7 +366,7 @@ pub enum PackError {
     // Identity.
     /// The pack was made from another model.
     #[error(
-        "the pack belongs to another model: its {field} is {pack}, the model's is {model}; convert this model, or pass --replace to overwrite"
+        "the pack belongs to another model: its {field} is {pack}, the model's is {model}; use the model it was made of, or convert this one (ork convert, with --replace over this pack)"
     )]
     OtherModel {
         /// What differs.
@@ -377,7 +385,7 @@ pub enum PackError {
         path: PathBuf,
     },
     /// A file stands at the target that must not be overwritten unasked.
-    #[error("{} already exists and {what}: pass --replace to overwrite it, or choose another target", path.display())]
+    #[error("{} already exists and {what}: overwrite it with --replace (ork convert, ork upgrade), or choose another target", path.display())]
     TargetExists {
         /// The target.
         path: PathBuf,
@@ -385,7 +393,7 @@ pub enum PackError {
         what: String,
     },
     /// An interrupted conversion of something else stands at the target.
-    #[error("{} is an interrupted conversion of {what}: pass --replace to start over, or choose another target", path.display())]
+    #[error("{} is an interrupted conversion of {what}: start over with --replace (ork convert, ork upgrade), or choose another target", path.display())]
     PartialDiffers {
         /// The partial file.
         path: PathBuf,

@@ -54,6 +54,6 @@ pub use identity::{Freshness, Identity};
 pub use mapping::Mapping;
 pub use reader::Pack;
 pub use source::{Access, PackFile, Pread, Source};
-pub use upgrade::upgrade;
+pub use upgrade::{upgrade, upgrade_of};
 pub use verify::{Verified, verify};
 pub use writer::{PackWriter, Summary, WeightHeader, WeightWriter, WriterOptions};

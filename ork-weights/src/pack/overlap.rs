@@ -30,6 +30,6 @@ pub(crate) fn refuse(entries: &[Entry], metadata: Option<Span>) -> Result<()> {
 }
 
 /// The parts of an entry that have bytes, in the order in which packers write them.
-fn parts_of(entry: &Entry) -> impl Iterator<Item = Span> + '_ {
+pub(crate) fn parts_of(entry: &Entry) -> impl Iterator<Item = Span> + '_ {
     [entry.blob, entry.full_k, entry.scales].into_iter().filter(|span| span.bytes != 0)
 }

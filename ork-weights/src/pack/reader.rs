@@ -437,8 +437,8 @@ impl Parts {
     }
 }
 
-/// Refuses an index with anything but our section behind it. Only in the last form of version 7 may
-/// there be more: its calibrations leave older ones behind.
+/// Refuses an index with anything but our section behind it. Only in the last form of version 7, and
+/// with a calibration, may there be more: it leaves older ones behind.
 fn fills(index: Index, region: &[u8], footer: &Footer) -> Result<Index> {
     let rest = region.get(index.bytes as usize..).unwrap_or_default();
     let stray = !rest.is_empty() && !extension::begins(rest) && !footer.may_hold_calibrations();

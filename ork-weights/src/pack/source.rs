@@ -243,22 +243,13 @@ pub struct Pread {
     modified: Option<SystemTime>,
 }
 
-fn not_regular() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")
-}
-
 impl Pread {
     /// Opens the file for reading.
     ///
     /// # Errors
     /// [`PackError::Io`].
     pub fn open(path: &Path) -> Result<Pread> {
-        // Asked before opening, which would wait for a writer if this were a pipe.
-        let stat = std::fs::metadata(path).map_err(PackError::io("open", path))?;
-        if !stat.is_file() {
-            return Err(PackError::io("open", path)(not_regular()));
-        }
-        let file = File::open(path).map_err(PackError::io("open", path))?;
+        let (file, _) = crate::file::open(path).map_err(PackError::io("open", path))?;
         Pread::from_file(file, path)
     }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::entry::Entry;
 use super::error::Result;
+use super::identity::Identity;
 use super::reader::Pack;
 use super::source::{Source, fetch};
 use super::verify;
@@ -41,15 +42,50 @@ pub fn upgrade<S: Source>(
     pack: &Pack<S>,
     target: impl AsRef<Path>,
     options: WriterOptions,
+    progress: impl FnMut(&Entry),
+) -> Result<Summary> {
+    upgrade_of(pack, None, target, options, progress)
+}
+
+/// [`upgrade`], naming the model that the pack was made from, which the caller knows and nothing
+/// in a pack of another program proves.
+///
+/// ```
+/// use ork_weights::pack::{Dtype, Identity, Pack, PackWriter, WriterOptions, upgrade_of};
+///
+/// let folder = tempfile::tempdir()?;
+/// let [old, new] = ["old.orkpack", "new.orkpack"].map(|name| folder.path().join(name));
+/// let mut writer = PackWriter::create(&old, None, WriterOptions::default())?;
+/// writer.add("w", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+/// writer.finish()?;
+///
+/// let model = Identity { size: 1 << 20, modified_ns: 0, sample_hash: 1, full_hash: None };
+/// let options = WriterOptions::default();
+/// upgrade_of(&Pack::open(&old)?, Some(&model), &new, options, |_| {})?;
+/// assert_eq!(Pack::open(&new)?.identity(), Some(&model));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// As [`upgrade`]; [`PackError::OtherModel`](super::PackError::OtherModel) when the pack names another
+/// model.
+pub fn upgrade_of<S: Source>(
+    pack: &Pack<S>,
+    model: Option<&Identity>,
+    target: impl AsRef<Path>,
+    options: WriterOptions,
     mut progress: impl FnMut(&Entry),
 ) -> Result<Summary> {
+    if let (Some(named), Some(model)) = (pack.identity(), model) {
+        named.check(model)?;
+    }
     let options = WriterOptions {
         recipe: pack.recipe().unwrap_or(0),
         signature: pack.signature(),
         expected: Some(pack.entries().len() as u32),
         ..options
     };
-    let mut writer = PackWriter::create(target, pack.identity(), options)?;
+    let mut writer = PackWriter::create(target, pack.identity().or(model), options)?;
     let mut buffer = vec![0; verify::CHUNK];
     for entry in pack.entries() {
         if !writer.contains(&entry.name) {

@@ -1,10 +1,14 @@
 //! Reading a whole pack: headers, scales and checksums of every weight.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
+use rknpu_sys::layout::PAGE;
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::entry::{Entry, Span};
 use super::error::{PackError, Part, Result};
+use super::overlap;
 use super::reader::Pack;
 use super::source::Source;
 
@@ -62,7 +66,8 @@ impl Verified {
 }
 
 /// Checks every weight of a pack, in parallel: stamp and compact headers, scales, and checksums where
-/// the pack has them. What [`Pack::parse`] checks holds already.
+/// the pack has them, and in packs of this library that nothing but zeros is between the weights. What
+/// [`Pack::parse`] checks holds already.
 ///
 /// `progress` is called from many threads with the number of bytes hashed since its last call.
 ///
@@ -91,6 +96,7 @@ pub fn verify<S: Source + Sync>(pack: &Pack<S>, progress: &(dyn Fn(u64) + Sync))
         .flatten()
         .collect();
     problems.extend(pack.metadata().err());
+    problems.extend(pack.check_gaps().err());
     let summed = || entries.iter().filter(|entry| entry.checksums.is_some());
     Verified {
         weights: entries.len(),
@@ -101,6 +107,33 @@ pub fn verify<S: Source + Sync>(pack: &Pack<S>, progress: &(dyn Fn(u64) + Sync))
 }
 
 impl<S: Source> Pack<S> {
+    /// Refuses bytes between the parts of a pack that are not zero. Packs of other programs do not
+    /// promise that, so only those with our section are looked at.
+    fn check_gaps(&self) -> Result<()> {
+        if self.packer().is_none() {
+            return Ok(());
+        }
+        let parts = self.entries().iter().flat_map(overlap::parts_of).map(Span::range);
+        let index = self.footer.index;
+        let mut parts: Vec<Range<u64>> =
+            parts.chain(self.metadata_range()).chain(std::iter::once(index..index)).collect();
+        parts.sort_unstable_by_key(|part| part.start);
+        let (mut end, mut buffer) = (0, vec![0; PAGE as usize]);
+        for part in parts {
+            while end < part.start {
+                let len = (part.start - end).min(PAGE) as usize;
+                let gap = &mut buffer[..len];
+                self.source.read_at(end, gap)?;
+                if let Some(at) = gap.iter().position(|byte| *byte != 0) {
+                    return Err(PackError::Gap { offset: end + at as u64 });
+                }
+                end += len as u64;
+            }
+            end = end.max(part.end);
+        }
+        Ok(())
+    }
+
     /// Checks one weight as [`verify`] does: for a first use, or where a single weight is in doubt.
     ///
     /// ```

@@ -3,19 +3,22 @@
 use std::path::Path;
 
 use ork_cache::config::Environment;
-use ork_weights::convert::{Imatrix, Options, Report as Converted, TierChoice, convert};
-use ork_weights::model::{OpenOptions, Read};
+use ork_weights::convert::{
+    ConvertError, Imatrix, Options, Report as Converted, TierChoice, convert,
+};
+use ork_weights::model::{ModelError, OpenOptions, Read};
 use ork_weights::pack::WriterOptions;
 use ork_weights::quantise::ParseTierError;
+use ork_weights::quantise::QuantiseError;
 
 use crate::bus;
 use crate::cli::{ConvertArgs, QuantiseArgs};
 use crate::error::{Error, Result};
 use crate::input::{note_skipped, open_model};
 use crate::memory::PeakRss;
-use crate::output::{Progress, Report, Table, seconds};
+use crate::output::{Progress, Report, Table, counted, seconds};
 use crate::size::Size;
-use crate::target::{check_output, check_pack_output};
+use crate::target::{check_output, check_pack_output, write_bytes};
 
 /// Runs the command.
 ///
@@ -30,15 +33,19 @@ pub(super) fn run(args: &ConvertArgs, report: Report) -> Result<()> {
     }
     let rss = PeakRss::start();
     let model = open_model(&args.model, &open)?;
-    note_skipped(&model, report);
     let target = args.output.clone().unwrap_or_else(|| args.model.with_extension("orkpack"));
     check_pack_output(&target, &args.model)?;
     if let Some(Some(path)) = &args.report {
         check_output(path, &args.model)?;
     }
+    let tiers = tiers(&args.quantise)?;
     let imatrix = args.quantise.imatrix.as_deref().map(imatrix).transpose()?;
+    note_skipped(&model, report);
+    for pattern in tiers.unused(&model) {
+        report.note(format!("warning: --tier-map {pattern:?} decides the tier of no weight"));
+    }
     let options = Options {
-        tiers: tiers(&args.quantise)?,
+        tiers,
         imatrix: imatrix.as_ref(),
         stochastic: args.quantise.stochastic,
         writer: WriterOptions {
@@ -66,13 +73,27 @@ pub(super) fn run(args: &ConvertArgs, report: Report) -> Result<()> {
             pool.map_err(|e| Error::Usage(format!("--threads {threads}: {e}")))?.install(work)
         }
     };
-    let converted = converted.map_err(Error::input(&target))?;
+    let converted = converted.map_err(|error| failed(error, args, &target))?;
     drop(progress);
     if let Some(Some(path)) = &args.report {
         let json = serde_json::to_vec_pretty(&converted).map_err(Error::input(path))?;
-        std::fs::write(path, json).map_err(Error::file("write", path))?;
+        write_bytes(path, &json)?;
     }
     report.print(&converted, || text(&converted, args.report.is_some(), rss.bytes()))
+}
+
+/// Whose fault it is: the arguments', the model's or the target's.
+fn failed(error: ConvertError, args: &ConvertArgs, target: &Path) -> Error {
+    let path = match &error {
+        ConvertError::Model(ModelError::Quantise {
+            source: QuantiseError::Group { .. } | QuantiseError::NotStored { .. },
+            ..
+        }) => return Error::Usage(error.to_string()),
+        ConvertError::Model(_) => &args.model,
+        ConvertError::Imatrix { path, .. } => path,
+        _ => target,
+    };
+    Error::Input { path: path.to_owned(), source: error.into() }
 }
 
 fn imatrix(path: &Path) -> Result<Imatrix> {
@@ -115,13 +136,13 @@ fn text(converted: &Converted, all: bool, rss: Option<u64>) -> String {
     }
     let rate = converted.source_bytes() as f64 / 1e6 / converted.time.as_secs_f64().max(1e-9);
     text.push_str(&format!(
-        "{}: {} weights, {}, from {} in {} ({rate:.0} MB/s), {} tensors not taken, peak RSS {}\n",
+        "{}: {}, {}, from {} in {} ({rate:.0} MB/s), {} not taken, peak RSS {}\n",
         converted.path.display(),
-        converted.weights.len(),
+        counted(converted.weights.len(), "weight"),
         Size(converted.bytes),
         Size(converted.source_bytes()),
         seconds(converted.time),
-        converted.skipped.len(),
+        counted(converted.skipped.len(), "tensor"),
         rss.map_or("unknown".into(), |bytes| Size(bytes).to_string()),
     ));
     if converted.resumed() > 0 {

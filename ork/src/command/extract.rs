@@ -10,7 +10,8 @@ use serde::Serialize;
 use crate::cli::ExtractArgs;
 use crate::error::{Error, Result};
 use crate::input::open_pack;
-use crate::output::Report;
+use crate::output::{Report, plain};
+use crate::target::{check_place, write_file, write_new};
 
 #[derive(Serialize)]
 struct View {
@@ -47,8 +48,8 @@ fn weight(pack: &Pack<PackFile>, args: &ExtractArgs, name: &str) -> Result<Vec<P
     };
     let folder = args.output.clone().unwrap_or_else(|| PathBuf::from("."));
     std::fs::create_dir_all(&folder).map_err(Error::file("create the folder", &folder))?;
-    // A weight's name may hold anything; a file's name may not.
-    let base = name.replace(['/', '\0'], "_");
+    // A weight's name may hold anything; a file's name may not, and should not.
+    let base = plain(name).replace(['/', '\\'], "_");
     let (codes, scales) =
         (folder.join(format!("{base}.npy")), folder.join(format!("{base}.scales.npy")));
     write(&codes, |out| pack.write_codes_npy(entry, out))?;
@@ -58,11 +59,13 @@ fn weight(pack: &Pack<PackFile>, args: &ExtractArgs, name: &str) -> Result<Vec<P
 
 fn write(
     path: &Path,
-    fill: impl FnOnce(&mut BufWriter<File>) -> Result<(), PackError>,
+    fill: impl FnOnce(&mut BufWriter<&mut File>) -> Result<(), PackError>,
 ) -> Result<()> {
-    let mut out = BufWriter::new(File::create(path).map_err(Error::file("create", path))?);
-    fill(&mut out).map_err(Error::input(path))?;
-    out.flush().map_err(Error::file("write", path))
+    write_file(path, |file| {
+        let mut out = BufWriter::new(file);
+        fill(&mut out).map_err(Error::input(path))?;
+        out.flush().map_err(Error::file("write", path))
+    })
 }
 
 /// The source GGUF with its header and every tensor that is not in the pack; the rest stays a hole.
@@ -73,7 +76,13 @@ fn stub(pack: &Pack<PackFile>, args: &ExtractArgs) -> Result<PathBuf> {
     }
     let path = args.output.clone().unwrap_or_else(|| args.pack.with_extension("gguf"));
     // Never over a model that stands there.
-    let file = File::create_new(&path).map_err(Error::file("create", &path))?;
-    pack.write_stub(&file).map_err(Error::input(&args.pack))?;
+    if path.exists() {
+        return Err(Error::Usage(format!(
+            "{} exists, and a skeleton never takes a model's place: name another output with -o",
+            path.display()
+        )));
+    }
+    check_place(&path)?;
+    write_new(&path, |file| pack.write_stub(file).map_err(Error::input(&args.pack)))?;
     Ok(path)
 }

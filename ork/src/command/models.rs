@@ -4,7 +4,7 @@ use ork_weights::model::Model;
 use serde::Serialize;
 
 use crate::error::Result;
-use crate::output::{Report, Table};
+use crate::output::{Report, Table, counted, plain};
 use crate::size::Size;
 
 #[derive(Serialize)]
@@ -75,15 +75,15 @@ fn text(view: &View<'_>) -> String {
     }
     let packed = view.weights.iter().map(|w| w.packed_bytes).sum();
     let mut text = format!(
-        "{table}\n{} in {} files, {} weights, {} as int8, {} tensors not taken\n",
+        "{table}\n{} in {}, {}, {} as int8, {} not taken\n",
         Size(view.bytes),
-        view.files.len(),
-        view.weights.len(),
+        counted(view.files.len(), "file"),
+        counted(view.weights.len(), "weight"),
         Size(packed),
-        view.skipped.len()
+        counted(view.skipped.len(), "tensor")
     );
     for skipped in &view.skipped {
-        text.push_str(&format!("not taken: {}: {}\n", skipped.name, skipped.reason));
+        text.push_str(&format!("not taken: {}: {}\n", plain(skipped.name), skipped.reason));
     }
     text
 }

@@ -11,9 +11,10 @@ use serde::Serialize;
 
 use crate::cli::PlanArgs;
 use crate::error::{Error, Result};
-use crate::input::{Input, model_store};
+use crate::input::{Input, model_store, read_text};
 use crate::output::{Report, Table, html, share};
 use crate::size::Size;
+use crate::target::{check_output, write_bytes};
 
 #[derive(Serialize)]
 struct View {
@@ -35,6 +36,9 @@ struct Simulated {
 /// # Errors
 /// [`Error::Usage`] for an unknown board, or one that cannot even hold the ring; [`Error::Input`].
 pub(super) fn run(args: &PlanArgs, report: Report) -> Result<()> {
+    if let Some(path) = &args.html {
+        check_output(path, &args.file)?;
+    }
     let (name, items) = items(&args.file)?;
     let mut plans = Vec::new();
     for board in &args.board {
@@ -54,7 +58,7 @@ pub(super) fn run(args: &PlanArgs, report: Report) -> Result<()> {
         _ => None,
     };
     if let Some(path) = &args.html {
-        std::fs::write(path, page(&name, &items, &plans)).map_err(Error::file("write", path))?;
+        write_bytes(path, page(&name, &items, &plans).as_bytes())?;
     }
     let view = View { plans, simulated };
     report.print(&view, || text(&view))
@@ -73,7 +77,7 @@ fn items(path: &Path) -> Result<(String, Vec<Item>)> {
             )));
         }
         _ if path.extension().is_some_and(|extension| extension == "json") => {
-            let text = std::fs::read_to_string(path).map_err(Error::file("read", path))?;
+            let text = read_text(path)?;
             // An index of safetensors shards is JSON too.
             Shape::parse(&text)
                 .map(Some)
@@ -101,7 +105,7 @@ fn items(path: &Path) -> Result<(String, Vec<Item>)> {
 const LFU_HALF_LIFE: u32 = 4096;
 
 fn simulate(path: &Path, plan: &Plan) -> Result<Simulated> {
-    let text = std::fs::read_to_string(path).map_err(Error::file("read", path))?;
+    let text = read_text(path)?;
     let trace = Trace::parse(&text).map_err(Error::input(path))?;
     let capacity = plan.domains.iter().map(|domain| domain.pinned + domain.slots).sum();
     let mut policies: Vec<Box<dyn Policy>> = vec![

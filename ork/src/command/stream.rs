@@ -1,6 +1,5 @@
 //! `ork stream`: every weight through a budget, pass after pass.
 
-use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::slice;
@@ -22,7 +21,7 @@ use crate::output::{Progress, Report, Table, html, seconds};
 use crate::run::pass::{Session, Settings};
 use crate::run::routed::Routers;
 use crate::size::Size;
-use crate::target::check_output;
+use crate::target::{check_output, write_bytes, write_file};
 
 #[derive(Serialize)]
 struct View {
@@ -168,17 +167,18 @@ fn draw(
     budget: u64,
 ) -> Result<()> {
     if let Some(path) = &args.trace {
-        let file = File::create(path).map_err(Error::file("create", path))?;
-        let mut out = BufWriter::new(file);
-        let written = recorder.write(&mut out).and_then(|()| out.flush());
-        written.map_err(Error::file("write", path))?;
+        write_file(path, |file| {
+            let mut out = BufWriter::new(file);
+            let written = recorder.write(&mut out).and_then(|()| out.flush());
+            written.map_err(Error::file("write", path))
+        })?;
     }
     if let Some(path) = &args.html {
         let title = format!("ork stream {}", args.file.display());
         let map = html::domains(residency);
         let body = format!("{}<h2>What is where</h2>\n{map}", html::timeline(recorder, budget));
         let page = html::page(&title, &body);
-        std::fs::write(path, page).map_err(Error::file("write", path))?;
+        write_bytes(path, page.as_bytes())?;
     }
     Ok(())
 }

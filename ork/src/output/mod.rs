@@ -6,7 +6,7 @@ mod progress;
 mod report;
 mod table;
 
-pub use plain::plain;
+pub use plain::{plain, plain_lines};
 pub use progress::Progress;
 pub use report::Report;
-pub use table::{Table, seconds, share};
+pub use table::{Table, counted, seconds, share};

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde::Serialize;
 
-use super::plain;
+use super::{plain, plain_lines};
 use crate::error::{Error, Result};
 
 /// Where results go. Warnings and progress go to standard error, so that standard output holds
@@ -38,10 +38,10 @@ impl Report {
         let text = if self.json {
             serde_json::to_string_pretty(value).map_err(|e| Error::Output(e.into()))?
         } else {
-            text()
+            plain_lines(&text())
         };
         let mut out = std::io::stdout().lock();
-        match writeln!(out, "{}", plain(text.trim_end())).and_then(|()| out.flush()) {
+        match writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush()) {
             // The reader has seen enough (`ork inspect … | head`).
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
             other => other.map_err(Error::Output),

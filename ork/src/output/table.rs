@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::plain;
 use comfy_table::{CellAlignment, presets};
 
 /// A table whose first column is text and whose others are mostly figures.
@@ -39,7 +40,7 @@ impl Table {
     /// table.row(["blk.0".to_owned()]);
     /// ```
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.table.add_row(cells);
+        self.table.add_row(cells.map(|cell| plain(&cell)));
     }
 }
 
@@ -58,6 +59,16 @@ impl fmt::Display for Table {
 pub fn share(part: f64, whole: f64) -> String {
     let percent = if whole > 0.0 { part * 100.0 / whole } else { 0.0 };
     format!("{percent:.1} %")
+}
+
+/// So many things.
+///
+/// ```
+/// assert_eq!(ork::output::counted(1, "weight"), "1 weight");
+/// assert_eq!(ork::output::counted(3, "weight"), "3 weights");
+/// ```
+pub fn counted(count: usize, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
 /// A time as people read it: three digits and a unit.

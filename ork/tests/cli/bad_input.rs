@@ -128,3 +128,138 @@ fn an_output_is_never_what_is_read() {
     assert_eq!(std::fs::read(&model).unwrap(), whole);
     assert_eq!(std::fs::read(&other).unwrap(), whole);
 }
+
+#[test]
+fn what_is_no_file_is_refused_at_once() {
+    let (folder, model, pack) = pack();
+    let pipe = folder.path().join("pipe.orkpack");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let (empty, device) = (folder.path().join("empty"), std::path::Path::new("/dev/zero"));
+    fs::write(&empty, b"").unwrap();
+    let refused = |args: &[&str], what: &str| {
+        let mut command = ork(args);
+        let assert = command.timeout(std::time::Duration::from_secs(60)).assert().code(3);
+        let error = String::from_utf8_lossy(&assert.get_output().stderr).into_owned();
+        assert!(error.contains(what), "{args:?}: {error}");
+    };
+    for (path, what) in
+        [(folder.path(), "it is a folder"), (&*pipe, "it is a pipe"), (device, "it is a device")]
+    {
+        let path = text(path);
+        for command in ["inspect", "convert", "verify", "stream", "plan", "upgrade", "demo"] {
+            refused(&[command, path], what);
+        }
+        refused(&["extract", path, "w"], what);
+        refused(&["diff", path, text(&pack)], what);
+        refused(&["diff", text(&pack), path], what);
+        refused(&["verify", text(&pack), "--model", path], what);
+        refused(&["upgrade", text(&pack), "--model", path], what);
+        refused(&["convert", text(&model), "--imatrix", path], what);
+        refused(&["plan", "gemma-2-9b", "--simulate", path], what);
+    }
+    for command in ["inspect", "convert", "verify", "stream", "plan", "upgrade"] {
+        refused(&[command, text(&empty)], "empty");
+    }
+    for out in [text(&pipe), "/dev/null"] {
+        refused(&["convert", text(&model), "-o", out], "not a regular file");
+    }
+}
+
+#[test]
+fn places_are_looked_at_before_the_work() {
+    let (folder, model, pack) = pack();
+    let link = folder.path().join("link.orkpack");
+    std::os::unix::fs::symlink("nowhere", &link).unwrap();
+    fails(&["convert", text(&model), "-o", text(&link)], 3, &["link to nothing"]);
+    fails(&["upgrade", text(&pack), "-o", text(&link)], 3, &["link to nothing"]);
+    let other = folder.path().join("other.orkpack");
+    let nowhere = "/no/such/folder/x";
+    fails(&["convert", text(&model), "-o", text(&other), "--report", nowhere], 3, &[nowhere]);
+    assert!(!other.exists(), "it was converted first");
+    for flag in ["--trace", "--html"] {
+        fails(&["stream", text(&pack), "--device", "sim", flag, nowhere], 3, &[nowhere]);
+        let args = ["stream", text(&pack), "--device", "sim", flag, text(folder.path())];
+        fails(&args, 3, &["it is a folder"]);
+    }
+    fails(&["plan", "gemma-2-9b", "--html", nowhere], 3, &[nowhere]);
+    assert!(link.is_symlink());
+}
+
+#[test]
+fn bad_arguments_end_with_2() {
+    let (_folder, model, pack) = pack();
+    let model = text(&model);
+    for args in [
+        &["--pack-version", "3"][..],
+        &["--tier", "int4:7"],
+        &["--tier", "int4:0"],
+        &["--tier", "fp16"],
+        &["--tier", "int9"],
+        &["--tier-map", "*=fp16"],
+        &["--tier-map", "nonsense"],
+        &["--read", "carrier-pigeon"],
+        &["--threads", "1000"],
+    ] {
+        fails(&[&["convert", model, "--replace"], args].concat(), 2, &[]);
+    }
+    fails(&["upgrade", text(&pack), "--pack-version", "6"], 2, &["2, 5 or 7"]);
+    let bad = ork(&["convert", model]).env("ORK_EVICT_SRC", "foo").assert().code(2);
+    assert!(String::from_utf8_lossy(&bad.get_output().stderr).contains("ORK_EVICT_SRC"));
+}
+
+#[test]
+fn a_rule_that_decides_nothing_is_said() {
+    let (_folder, model) = model();
+    let args = ["convert", text(&model), "--tier-map", "*fnn_up*=nf4"];
+    let output = ork(&args).assert().success().get_output().stderr.clone();
+    let notes = String::from_utf8(output).unwrap();
+    assert!(notes.contains("\"*fnn_up*\" decides the tier of no weight"), "{notes}");
+}
+
+#[test]
+fn names_cannot_drive_a_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("evil\u{1b}[2J.orkpack");
+    let mut writer =
+        ork_weights::pack::PackWriter::create(&path, None, Default::default()).unwrap();
+    let name = "w\u{1b}]0;owned\u{7}\nerror: forged\u{202e}";
+    let int8 = ork_weights::pack::Dtype::Int8;
+    writer.add(name, 64, 64, int8, &[1; 4096], &[0.5; 64]).unwrap();
+    writer.finish().unwrap();
+    let other = folder.path().join("other.orkpack");
+    let mut writer =
+        ork_weights::pack::PackWriter::create(&other, None, Default::default()).unwrap();
+    writer.add(name, 64, 64, int8, &[2; 4096], &[0.5; 64]).unwrap();
+    writer.finish().unwrap();
+    for args in [
+        &["inspect", text(&path)][..],
+        &["diff", text(&path), text(&other)],
+        &["verify", text(&path)],
+        &["upgrade", text(&path), "--json"],
+        &["extract", text(&path), "\u{1b}[31m"],
+        &["extract", text(&path), name, "-o", text(folder.path())],
+        &["verify", &format!("{}\u{1b}[2J", text(&path))],
+        &["plan", text(&path)],
+        &["stream", text(&path), "--device", "sim", "--budget", "1"],
+    ] {
+        let output = ork(args).output().unwrap();
+        for stream in [output.stdout, output.stderr] {
+            let shown = String::from_utf8(stream).unwrap();
+            let acts = |c: char| c.is_control() && c != '\n' || c == '\u{202e}';
+            assert!(!shown.contains(acts), "{args:?}: {shown:?}");
+            assert!(!shown.contains("\nerror: forged"), "{args:?}: {shown:?}");
+        }
+    }
+}
+
+#[test]
+fn errors_name_a_file_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.gguf");
+    fs::write(&path, b"not a gguf").unwrap();
+    for command in ["inspect", "convert", "plan"] {
+        let output = ork(&[command, text(&path)]).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(error.matches("x.gguf").count(), 1, "{error}");
+    }
+}

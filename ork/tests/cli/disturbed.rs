@@ -1,13 +1,15 @@
-//! Conversions whose model changes under them.
+//! Conversions that are killed, that run out of disk, or whose model changes under them.
 
+use std::env;
 use std::fs::{self, File};
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use assert_cmd::cargo::cargo_bin;
 
-use super::{made, ork, text};
+use super::{made, model, ork, text};
 use ork_weights::model::synth::Shape;
 
 #[test]
@@ -46,4 +48,173 @@ fn a_model_cut_while_it_is_converted() {
         ork(&["convert", text(&model)]).assert().success();
         assert!(fs::read(&pack).unwrap() == old, "{read}: the interruption shows");
     }
+}
+
+/// A model with two packs of it, made at two times of its last change: either may replace the other.
+struct Two {
+    folder: tempfile::TempDir,
+    model: PathBuf,
+    pack: PathBuf,
+    old: Vec<u8>,
+    new: Vec<u8>,
+}
+
+impl Two {
+    fn new() -> Two {
+        let (folder, model) = model();
+        let pack = folder.path().join("model.orkpack");
+        let made_at = |seconds| {
+            let at = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+            File::options().write(true).open(&model).unwrap().set_modified(at).unwrap();
+            ork(&["convert", text(&model)]).assert().success();
+            fs::read(&pack).unwrap()
+        };
+        let (old, new) = (made_at(1_000), made_at(2_000));
+        assert_ne!(old, new);
+        Two { folder, model, pack, old, new }
+    }
+
+    /// After a run that came to nothing: the old pack, and the next run ends as if nothing had been.
+    fn goes_on(&self) {
+        assert!(fs::read(&self.pack).unwrap() == self.old, "the old pack changed");
+        ork(&["convert", text(&self.model)]).assert().success();
+        assert!(fs::read(&self.pack).unwrap() == self.new, "the interruption shows");
+        let left = fs::read_dir(self.folder.path()).unwrap().count();
+        assert_eq!(left, 2, "something is left beside the pack");
+        fs::write(&self.pack, &self.old).unwrap();
+    }
+}
+
+#[test]
+fn a_conversion_killed_at_200_moments() {
+    let two = Two::new();
+    let start = || {
+        let mut command = Command::new(cargo_bin("ork"));
+        command.args(["convert", text(&two.model)]).stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn().unwrap()
+    };
+    fs::write(&two.pack, &two.old).unwrap();
+    let clock = Instant::now();
+    assert!(start().wait().unwrap().success());
+    let whole = clock.elapsed();
+
+    let (mut random, mut kept, mut begun, mut replaced) = (1u64, 0, 0, 0);
+    for _ in 0..200 {
+        fs::write(&two.pack, &two.old).unwrap();
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let fraction = (random >> 40) as f64 / (1u64 << 24) as f64;
+        let mut child = start();
+        sleep(whole.mul_f64(1.2 * fraction));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let found = fs::read(&two.pack).unwrap();
+        if found == two.new {
+            replaced += 1;
+            continue;
+        }
+        assert!(found == two.old, "neither old nor new: {} bytes", found.len());
+        kept += 1;
+        let partial = two.folder.path().join("model.orkpack.partial");
+        begun += u32::from(fs::metadata(&partial).is_ok_and(|stat| stat.len() > 0));
+        // Some are gone on with by the next process to be killed, some to their end.
+        if kept % 4 == 0 {
+            two.goes_on();
+        }
+    }
+    println!("killed: {kept} before the rename ({begun} had written weights), {replaced} after it");
+    assert!(kept > 0 && begun > 0);
+    fs::write(&two.pack, &two.old).unwrap();
+    two.goes_on();
+    fs::write(&two.pack, &two.new).unwrap();
+    ork(&["verify", text(&two.pack), "--model", text(&two.model)]).assert().success();
+}
+
+#[test]
+fn a_conversion_whose_writes_fail() {
+    let two = Two::new();
+    fs::write(&two.pack, &two.old).unwrap();
+    // Writing past a limit on the size of files fails with EFBIG, in the middle of a write or not.
+    let blocks = two.new.len() / 512;
+    for limit in [0, 1, blocks / 4, blocks / 2, blocks - 9, blocks - 1] {
+        let line = format!("trap '' XFSZ; ulimit -f {limit}; exec \"$@\"");
+        let output = Command::new("dash")
+            .args(["-c", &line, "dash", text(&cargo_bin("ork")), "convert", text(&two.model)])
+            .output();
+        // Only dash counts in 512 bytes, whatever it was told to be.
+        let Ok(output) = output else { return eprintln!("SKIPPED: there is no dash") };
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{limit}: {error}");
+        assert!(error.contains("model.orkpack") && error.contains("large"), "{limit}: {error}");
+        two.goes_on();
+    }
+}
+
+const FULL: &str = "ORK_TEST_FULL_DISK";
+
+/// Does nothing in an ordinary run; otherwise works on the small file system that [`FULL`] names.
+#[test]
+fn child() {
+    if let Some(folder) = env::var_os(FULL) {
+        on_a_full_disk(Path::new(&folder));
+    }
+}
+
+#[test]
+fn a_full_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let inside = |program: &Path, args: &[&str]| -> std::io::Result<Output> {
+        let script = "mount -t tmpfs -o size=3m tmpfs \"$1\" && shift && exec \"$@\"";
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--mount", "sh", "-c", script, "sh"]);
+        command.arg(folder.path()).arg(program).args(args).env(FULL, folder.path()).output()
+    };
+    if !inside(Path::new("true"), &[]).is_ok_and(|output| output.status.success()) {
+        return eprintln!("SKIPPED: no mount namespaces here, so no small file system");
+    }
+    let program = env::current_exe().unwrap();
+    let output = inside(&program, &["--exact", "disturbed::child", "--nocapture"]).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn on_a_full_disk(folder: &Path) {
+    let (_elsewhere, model) = model();
+    let pack = folder.join("p.orkpack");
+    ork(&["convert", text(&model), "-o", text(&pack)]).assert().success();
+    let old = fs::read(&pack).unwrap();
+    let ballast = folder.join("ballast");
+    let room = old.len() / 3;
+    fs::write(&ballast, vec![0; (3 << 20) - old.len() - room]).unwrap();
+    let fails = |args: &[&str], out: &Path| {
+        let assert = ork(args).assert().code(3);
+        let error = String::from_utf8_lossy(&assert.get_output().stderr).into_owned();
+        assert!(error.contains("No space left"), "{args:?}: {error}");
+        assert!(error.contains(text(folder)), "{args:?}: {error}");
+        assert!(!out.exists(), "{args:?}: half a file under its name");
+    };
+    let touched = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
+    File::options().write(true).open(&model).unwrap().set_modified(touched).unwrap();
+    let partial = folder.join("p.orkpack.partial");
+    let assert = ork(&["convert", text(&model), "-o", text(&pack)]).assert().code(3);
+    let error = String::from_utf8_lossy(&assert.get_output().stderr).into_owned();
+    assert!(error.contains("No space left"), "{error}");
+    assert!(fs::read(&pack).unwrap() == old);
+    assert!(partial.exists(), "what was written is kept for the next try");
+
+    // With no byte left, nothing else is half written either.
+    let rest = folder.join("rest");
+    fs::write(&rest, vec![0; 3 << 20]).unwrap_err();
+    let weight = "blk.0.ffn_up.weight";
+    let codes = folder.join(format!("{weight}.npy"));
+    fails(&["extract", text(&pack), weight, "-o", text(folder)], &codes);
+    for (flag, name) in [("--trace", "t.json"), ("--html", "t.html")] {
+        let out = folder.join(name);
+        let args = ["stream", text(&pack), "--device", "sim", "--rows", "1", "--passes", "60"];
+        fails(&[&args[..], &[flag, text(&out)]].concat(), &out);
+    }
+
+    fs::remove_file(&rest).unwrap();
+    fs::remove_file(&ballast).unwrap();
+    ork(&["convert", text(&model), "-o", text(&pack)]).assert().success();
+    ork(&["verify", text(&pack), "--model", text(&model)]).assert().success();
+    assert!(!partial.exists());
 }

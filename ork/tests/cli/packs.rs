@@ -87,3 +87,31 @@ fn standard_output_may_close_early() {
     let output = std::process::Command::new("sh").args(["-c", &line]).output().unwrap();
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
 }
+
+#[test]
+fn an_upgrade_can_record_the_model() {
+    let (folder, model, pack) = pack();
+    let (anonymous, named) = (folder.path().join("a.orkpack"), folder.path().join("n.orkpack"));
+    let whole = ork_weights::pack::Pack::open(&pack).unwrap();
+    let mut writer =
+        ork_weights::pack::PackWriter::create(&anonymous, None, Default::default()).unwrap();
+    for entry in whole.entries() {
+        let mut blob = vec![0; entry.layout().bytes() as usize];
+        whole.load_into(entry, &mut blob).unwrap();
+        let scales = whole.scales(entry).unwrap();
+        writer.add(&entry.name, entry.k, entry.n, entry.dtype, &blob, &scales).unwrap();
+    }
+    writer.finish().unwrap();
+    let args = ["upgrade", text(&anonymous), "-o", text(&named), "--model"];
+    let (_other, tuned) = made(Shape { feed_forward: 1024, ..Shape::tiny() });
+    fails(&[&args[..], &[text(&tuned)]].concat(), 2, &["is not the model of", "K="]);
+    assert!(!named.exists());
+    ork(&[&args[..], &[text(&model)]].concat()).assert().success();
+    let identity = |path| json(&["inspect", text(path)])["identity"].clone();
+    assert!(identity(&anonymous).is_null());
+    assert_eq!(identity(&named), identity(&pack));
+    ork(&["verify", text(&named), "--model", text(&model)]).assert().success();
+    // A pack that names its model is not given another.
+    let (_seeded, other) = made(Shape { seed: 9, ..Shape::tiny() });
+    fails(&["upgrade", text(&pack), "--model", text(&other)], 3, &["another model"]);
+}

@@ -57,7 +57,7 @@ impl Footer {
 
     /// Whether bytes behind the index may be calibrations, old ones included, which nothing lists.
     pub(crate) fn may_hold_calibrations(&self) -> bool {
-        self.bytes == 48
+        self.bytes == 48 && self.calibration.is_some()
     }
 
     /// The bytes of this footer.

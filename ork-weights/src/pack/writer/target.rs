@@ -27,7 +27,13 @@ impl Paths {
     pub(crate) fn new(target: &Path) -> Result<Paths> {
         let target = match fs::canonicalize(target) {
             Ok(real) => real,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => target.to_owned(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if target.is_symlink() {
+                    let error = io::Error::new(error.kind(), "it is a link to nothing");
+                    return Err(PackError::io("write", target)(error));
+                }
+                target.to_owned()
+            }
             Err(error) => return Err(PackError::io("find", target)(error)),
         };
         let folder = match target.parent() {
