@@ -176,7 +176,7 @@ impl TensorType {
     ///
     /// assert_eq!(TensorType::describe(12), "Q4_K");
     /// assert_eq!(TensorType::describe(28), "F64"); // known and not read
-    /// assert_eq!(TensorType::describe(999), "type 999");
+    /// assert_eq!(TensorType::describe(999), "unknown (999)");
     /// ```
     pub fn describe(number: u32) -> String {
         let known = TYPES.iter().map(|row| (row.1, row.2)).chain(OTHER_TYPES);
