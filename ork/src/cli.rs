@@ -21,6 +21,20 @@ Exit codes:
 
 Sizes are bytes, or take K, M, G, KiB, MiB, GiB (powers of 1024) or kB, MB, GB (of 1000).";
 
+/// What the columns of `ork stream` are, below its options.
+const AFTER_STREAM: &str = "\
+Columns, a line for each pass over the weights:
+  wall     time of the pass
+  compute  time in matmuls and in reading their results
+  waited   time in which a matmul waited for its weight
+  hits     weights that were in device memory when they were needed
+  loads    weights, or parts of weights, brought into device memory
+  packed   weights made from the model's values; with a pack, none
+  evicted  weights that lost their place to others
+  loaded   bytes of the loads
+Below: most device memory mapped at once (weights, slots and scratch), most memory of the process (a
+simulated device's included), and a digest of all results, which must not depend on the budget.";
+
 /// Runs models larger than the NPU's window on an RK3588.
 ///
 /// ```
@@ -67,6 +81,7 @@ pub enum Command {
     /// Rewrite a pack of any version in the present form, without the model.
     Upgrade(UpgradeArgs),
     /// Run every weight of a pack or model through a budget, pass after pass.
+    #[command(after_help = AFTER_STREAM)]
     Stream(StreamArgs),
     /// Say what will be resident and what will be streamed, and what a pass costs, before loading.
     Plan(PlanArgs),
@@ -400,7 +415,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "BOARD", default_value = "rk3588-16g")]
     pub board: Vec<String>,
     /// Rows of the largest batch, for which scratch memory is kept.
-    #[arg(long, value_name = "M")]
+    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..))]
     pub rows: Option<u32>,
     /// Upper bound of device memory, scratch included; by default what the board can hold.
     #[arg(long, value_name = "SIZE")]

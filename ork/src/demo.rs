@@ -16,6 +16,7 @@ use crate::input::{model_store, open_model, open_pack};
 use crate::memory::{self, PeakRss};
 use crate::output::Progress;
 use crate::run::pass::{Session, Settings};
+use crate::temporary::check_room;
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -90,6 +91,8 @@ pub struct Outcome {
     pub rows: Vec<Row>,
     /// Why the resident way was left out, if it was.
     pub resident_left_out: Option<String>,
+    /// What was not as asked for, in any of the ways.
+    pub notes: Vec<String>,
 }
 
 impl Outcome {
@@ -122,10 +125,13 @@ pub fn run(device: &Device, scenario: &Scenario) -> Result<Outcome> {
         budget,
         rows: Vec::new(),
         resident_left_out: too_large(device, total),
+        notes: Vec::new(),
     };
     // Seven ways' worth of bytes, of which progress is counted by pass.
     let progress = Progress::bytes("demo", total * u64::from(scenario.passes) * 5);
-    let runner = Runner { device, scenario, progress };
+    let mut runner = Runner { device, scenario, progress, notes: Vec::new() };
+    // The pack's index and scales come on top of the weights.
+    check_room(&scenario.folder, "the pack", total.saturating_add(total / 64))?;
 
     if outcome.resident_left_out.is_none() {
         outcome.rows.push(runner.run(Way::Resident, &[resident], u64::MAX, false)?);
@@ -141,18 +147,25 @@ pub fn run(device: &Device, scenario: &Scenario) -> Result<Outcome> {
     outcome.rows.push(runner.run(Way::Prefetch, &[packed()?], budget, true)?);
     let draft = Store::from_pack(open_pack(&pack)?).head(budget / 4);
     outcome.rows.push(runner.run(Way::TwoModels, &[Arc::new(draft), packed()?], budget, true)?);
-    Ok(outcome)
+    Ok(Outcome { notes: runner.notes, ..outcome })
 }
 
 struct Runner<'a> {
     device: &'a Device,
     scenario: &'a Scenario,
     progress: Progress,
+    notes: Vec<String>,
 }
 
 impl Runner<'_> {
     /// Runs all passes; of several models in turn, and the row is about the last.
-    fn run(&self, way: Way, sources: &[Arc<Store>], budget: u64, prefetch: bool) -> Result<Row> {
+    fn run(
+        &mut self,
+        way: Way,
+        sources: &[Arc<Store>],
+        budget: u64,
+        prefetch: bool,
+    ) -> Result<Row> {
         let settings = Settings {
             title: format!("demo, {way:?}"),
             budget,
@@ -165,6 +178,12 @@ impl Runner<'_> {
         let rss = PeakRss::start();
         let start = Instant::now();
         let mut session = Session::new(self.device, sources, &settings, None)?;
+        for note in session.notes().iter().map(ToString::to_string) {
+            // The same is said of one way after the other.
+            if !self.notes.contains(&note) {
+                self.notes.push(note);
+            }
+        }
         let (mut first_pass, mut first_loads) = (Duration::ZERO, Duration::ZERO);
         for pass in 0..self.scenario.passes {
             for (model, source) in sources.iter().enumerate() {

@@ -24,3 +24,4 @@ pub mod run;
 pub mod sensors;
 pub mod size;
 mod target;
+pub mod temporary;

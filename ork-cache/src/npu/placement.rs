@@ -150,8 +150,7 @@ impl Placement {
             Ok(way) => Ok(Placement { way, rows, scratch: scratch(rows), notes }),
             Err(PlanError::TooSmall { .. }) => {
                 let (budget, scratch) = (setup.budget, scratch(1));
-                let most = all.iter().map(Item::bytes).sum::<u64>() + scratch;
-                let smallest = smallest(most, |budget| plan(budget, 1).is_ok());
+                let smallest = least(&models, &board, scratch, setup);
                 Err(Error::Budget { budget, smallest, scratch })
             }
             Err(error) => Err(Error::Plan(error)),
@@ -195,6 +194,15 @@ fn place(
     }
 }
 
+/// The smallest budget with which these models can be placed.
+fn least(models: &[&[Item]], board: &Board, scratch: u64, setup: &Setup) -> u64 {
+    let bytes = models.iter().flat_map(|items| items.iter()).map(Item::bytes).sum::<u64>();
+    // More domains than one take scratch in each; what works in one needs it once.
+    smallest(bytes.saturating_add(scratch), |budget| {
+        place(models, board, budget, scratch, setup).is_ok()
+    })
+}
+
 fn alone(items: &[Item], board: &Board, ram: u64, scratch: u64) -> Result<Plan, PlanError> {
     Plan::with_scratch("", items, &Board { ram, ..board.clone() }, scratch)
 }
@@ -234,4 +242,64 @@ fn smallest(most: u64, works: impl Fn(u64) -> bool) -> u64 {
         if works(middle * page) { high = middle } else { low = middle + 1 }
     }
     high * page
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rknpu::{Layout, Precision};
+
+    fn models() -> impl Strategy<Value = Vec<Vec<Item>>> {
+        let weight = (1u32..40, 1u32..40, 0u32..4, any::<bool>());
+        let model = proptest::collection::vec(weight, 1..8);
+        proptest::collection::vec(model, 1..4).prop_map(|models| {
+            let item = |(i, (k, n, layer, int4)): (usize, (u32, u32, u32, bool))| {
+                let precision = if int4 { Precision::Int4 } else { Precision::Int8 };
+                let layout = Layout::new(k * 32, n * precision.tile_width(), precision).unwrap();
+                // Some are of layers, some, as an output head, of none.
+                match layer {
+                    0 => Item::new(format!("output{i}.weight"), layout),
+                    layer => Item::new(format!("blk.{layer}.w{i}.weight"), layout),
+                }
+            };
+            let model = |m: Vec<_>| m.into_iter().enumerate().map(item).collect();
+            models.into_iter().map(model).collect()
+        })
+    }
+
+    fn policies() -> impl Strategy<Value = Option<PolicyKind>> {
+        prop_oneof![3 => Just(None), 1 => Just(Some(PolicyKind::Lru))]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+
+        /// The budget that an error names works, and so does a larger one; a page less does not.
+        #[test]
+        fn the_smallest_budget_named_is_the_smallest(
+            models in models(), rows in 1u32..300, one_window: bool, policy in policies(),
+            more in 0u64..200,
+        ) {
+            let device = Device::simulated(Default::default()).unwrap();
+            let models: Vec<&[Item]> = models.iter().map(Vec::as_slice).collect();
+            let all: Vec<Item> = models.iter().flat_map(|items| items.iter().cloned()).collect();
+            let setup = Setup { rows, policy, ..Setup::new(0) };
+            let window = setup.window;
+            let board = Board {
+                reserve: 0,
+                window,
+                headroom: 0,
+                domains: if one_window { 1 } else { device.capabilities().domains.count() as u8 },
+                ..Board::rk3588("", 0)
+            };
+            let scratch = Board { rows: 1, ..board.clone() }.scratch(&all);
+            let works = |budget| place(&models, &board, budget, scratch, &setup);
+            let named = least(&models, &board, scratch, &setup);
+            prop_assert!(works(named).is_ok(), "{named} does not: {:?}", works(named));
+            prop_assert!(works(named.saturating_sub(4096)).is_err(), "{named} is not the least");
+            let larger = named + more * 4096;
+            prop_assert!(works(larger).is_ok(), "{named} does, {larger} not: {:?}", works(larger));
+        }
+    }
 }

@@ -12,6 +12,7 @@ use crate::demo::{Outcome, Scenario, Way, run as run_scenario};
 use crate::error::{Error, Result};
 use crate::output::{Report, Table, seconds};
 use crate::size::Size;
+use crate::temporary::{TemporaryFolder, check_room};
 
 #[derive(Serialize)]
 struct View<'a> {
@@ -30,12 +31,14 @@ struct View<'a> {
 /// [`Error::Check`] when the ways give different results.
 pub(super) fn run(args: &DemoArgs, report: Report) -> Result<()> {
     let device = args.device.device.open(report)?;
-    let folder = tempfile::Builder::new().prefix("ork-demo-").tempdir();
-    let folder = folder.map_err(Error::file("make a folder in", &std::env::temp_dir()))?;
+    let shape = shape(args.size)?;
+    let folder = TemporaryFolder::new("ork-demo-")?;
     let model = match &args.model {
         Some(path) => path.clone(),
         None => {
-            let shape = Shape::sized(args.size.0);
+            // Int8 codes, of which the pack is made, take a little more than the mixed model.
+            let both = shape.bytes().saturating_mul(17) / 8;
+            check_room(folder.path(), "a model of that size with its pack", both)?;
             let path = folder.path().join("demo.gguf");
             report.note(format!(
                 "making a model of {} layers, {}, in {}",
@@ -56,6 +59,9 @@ pub(super) fn run(args: &DemoArgs, report: Report) -> Result<()> {
         passes: args.passes,
     };
     let outcome = run_scenario(&device, &scenario)?;
+    for note in &outcome.notes {
+        report.note(format!("note: {note}"));
+    }
     let speedup = |time: fn(&crate::demo::Row) -> Duration| {
         let of = |way| outcome.row(way).map_or(0.0, |row| time(row).as_secs_f64());
         of(Way::Convert) / of(Way::Reload).max(f64::MIN_POSITIVE)
@@ -75,6 +81,18 @@ pub(super) fn run(args: &DemoArgs, report: Report) -> Result<()> {
             Err(Error::Check("the digests differ: the ways do not give the same results".into()))
         }
     }
+}
+
+/// The model to make: about `size` bytes, which the smallest possible must not exceed.
+fn shape(size: Size) -> Result<Shape> {
+    let least = Shape::sized(0).bytes();
+    if size.0 < least {
+        return Err(Error::Usage(format!(
+            "no model of {size} can be made: the smallest has {} ({least} bytes)",
+            Size(least)
+        )));
+    }
+    Ok(Shape::sized(size.0))
 }
 
 fn label(way: Way) -> &'static str {
