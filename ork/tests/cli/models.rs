@@ -8,7 +8,7 @@ use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
 
 #[test]
 fn demo_says_that_nothing_changes() {
-    let demo = json(&["demo", "--device", "sim", "--size", "3M", "--rows", "3"]);
+    let demo = json(&["demo", "--device", "sim", "--size", "26M", "--rows", "3"]);
     assert_eq!(demo["identical"], true);
     let rows = demo["rows"].as_array().unwrap();
     let ways: Vec<&str> = rows.iter().map(|row| row["way"].as_str().unwrap()).collect();
