@@ -19,7 +19,7 @@ use ork_cache::plan::{Board, Experts, Item, Plan, Shape};
 use ork_cache::policy::simulate::Trace;
 use ork_cache::policy::{Lfu, Lru, NextUse, PinnedRing, Policy, S3Fifo};
 use ork_cache::prefetch::Prefetcher;
-use ork_cache::virtual_time::{Clock, Passes, Timing};
+use ork_cache::virtual_time::{Clock, PassReport, Passes, Timing};
 use ork_cache::{Cache, Cause, DomainId, WeightId};
 use rknpu_sys::layout::{Layout, Precision};
 
@@ -271,84 +271,82 @@ fn dense_threads(passes: u32) {
     }
 }
 
+/// Layers of the mixture for prefill, and experts of each.
+const MIXTURE: (u32, u32) = (12, 128);
+
 /// Prefill of a mixture through slots for a quarter of its experts.
 fn experts_prefill() {
-    const EXPERTS: u32 = 128;
-    const LAYERS: u32 = 12;
+    let (layers, experts) = MIXTURE;
     for zipf in [0.6, 1.0] {
-        let traffic = Traffic {
-            layers: LAYERS,
-            experts: EXPERTS,
-            active: 8,
-            zipf,
-            stickiness: 0.3,
-            coupling: 0.3,
-            seed: 11,
-        };
+        let (stickiness, coupling) = (0.3, 0.3);
+        let traffic = Traffic { layers, experts, active: 8, zipf, stickiness, coupling, seed: 11 };
         let batches: Vec<_> = traffic.tokens(256 * 4).chunks(256).map(<[_]>::to_vec).collect();
-        let layout = Layout::new(2048, 768, Precision::Int8).expect("tiles");
         for ratio in [1.0, 0.5] {
-            let per_row = 2_000_000 / 16; // computing with an expert takes this for each of its rows
-            let load = (f64::from(per_row) * 16.0 * ratio) as u64;
-            let speed = layout.bytes() * 1_000_000_000 / load;
-            let timing = Timing { load_bytes_per_second: speed, load_ns: 0, ..Timing::default() };
-            let slots = (LAYERS * EXPERTS / 4) as usize;
-            let budget = slots as u64 * layout.bytes();
-            let ids = LAYERS * EXPERTS;
-            let due = |w: u32| (w + 1) * 31 / 128 > w * 31 / 128;
-            let kept: Vec<WeightId> = (0..ids).filter(|w| due(*w)).map(WeightId).collect();
-            let mut core = Core::new(Limits::single(budget), Box::new(PinnedRing::new(&kept)));
-            let (class, list) = core.add_class(D0, layout.bytes(), slots).expect("fits");
-            list.into_iter().for_each(|s| core.slot_created(s));
-            let spec = WeightSpec { bytes: layout.bytes(), domain: D0, home: Home::Class(class) };
-            core.attach(&vec![spec; ids as usize]).expect("fits");
-            let mut table = ExpertTable::default();
-            for (layer, expert) in (0..ids).map(|i| (i / EXPERTS, i % EXPERTS)) {
-                table.add(layer, expert, &[WeightId(layer * EXPERTS + expert)]);
+            // LFU is what routed models get; 28 of 128 pinned leave a ring of 48 slots.
+            let due = |w: &u32| (w + 1) * 28 / 128 > w * 28 / 128;
+            let pinned: Vec<WeightId> = (0..layers * experts).filter(due).map(WeightId).collect();
+            let policies: [Box<dyn Policy>; 2] =
+                [Box::new(Lfu::new(layers * experts * 4)), Box::new(PinnedRing::new(&pinned))];
+            for policy in policies {
+                let name = policy.name();
+                let report = prefill(&batches, ratio, policy);
+                let share = report.stall.as_secs_f64() / report.compute.as_secs_f64();
+                let uses = report.hits + report.demand_loads;
+                figure(
+                    &format!(
+                        "experts, prefill, Zipf {zipf}, cache 25 %, {name}, T_load = {ratio} mean T_compute: stall"
+                    ),
+                    "<= 0.03",
+                    format!("{share:.4} ({} loads, {uses} uses)", report.loads),
+                );
             }
-            let mut popularity = Popularity::new(EXPERTS, 0.9);
-            let mut clock = Clock::new(core, timing, true);
-            let mut warm = None;
-            for batch in &batches {
-                for layer in 0..LAYERS {
-                    let tokens = batch.iter().map(|t| &t[layer as usize][..]);
-                    let routing = Routing::of_tokens(tokens);
-                    let mut needed = Vec::new();
-                    let order = table
-                        .order(layer, &routing, |w| clock.is_present(w), &mut needed)
-                        .expect("in the model");
-                    clock.replace(&needed);
-                    let used: Vec<u32> = routing.rows().iter().map(|r| r.0).collect();
-                    popularity.observe(layer, &used);
-                    let (next, mut guesses) = ((layer + 1) % LAYERS, Vec::new());
-                    popularity.predict(next, EXPERTS as usize, &mut guesses);
-                    let guesses: Vec<WeightId> =
-                        guesses.iter().map(|e| WeightId(next * EXPERTS + e)).collect();
-                    clock.speculate(&guesses);
-                    for (expert, rows) in order {
-                        let weight = WeightId(layer * EXPERTS + expert);
-                        let ns = u64::from(rows) * u64::from(per_row as u32);
-                        clock.use_weight(weight, ns).expect("slots");
-                    }
-                }
-                warm.get_or_insert(clock.report());
-            }
-            let report = clock.report() - warm.unwrap_or_default();
-            let share = report.stall.as_secs_f64() / report.compute.as_secs_f64();
-            let target = "<= 0.03";
-            figure(
-                &format!(
-                    "experts, prefill, Zipf {zipf}, cache 25 %, T_load = {ratio} mean T_compute: stall"
-                ),
-                target,
-                format!(
-                    "{share:.4} ({} loads, {} uses)",
-                    report.loads,
-                    report.hits + report.demand_loads
-                ),
-            );
         }
     }
+}
+
+/// All batches but the first, in virtual time. A row takes an expert 125 µs, so that it computes for
+/// 2 ms on average; a load takes `ratio` times as long.
+fn prefill(batches: &[Vec<Vec<Vec<u32>>>], ratio: f64, policy: Box<dyn Policy>) -> PassReport {
+    const ROW_NS: u64 = 125_000;
+    let (layers, experts) = MIXTURE;
+    let layout = Layout::new(2048, 768, Precision::Int8).expect("tiles");
+    let load = (2e6 * ratio) as u64;
+    let speed = layout.bytes() * 1_000_000_000 / load;
+    let timing = Timing { load_bytes_per_second: speed, load_ns: 0, ..Timing::default() };
+    let slots = (layers * experts / 4) as usize;
+    let mut core = Core::new(Limits::single(slots as u64 * layout.bytes()), policy);
+    let (class, list) = core.add_class(D0, layout.bytes(), slots).expect("fits");
+    list.into_iter().for_each(|s| core.slot_created(s));
+    let spec = WeightSpec { bytes: layout.bytes(), domain: D0, home: Home::Class(class) };
+    core.attach(&vec![spec; (layers * experts) as usize]).expect("fits");
+    let id = |layer: u32, expert: u32| WeightId(layer * experts + expert);
+    let mut table = ExpertTable::default();
+    for (layer, expert) in (0..layers * experts).map(|i| (i / experts, i % experts)) {
+        table.add(layer, expert, &[id(layer, expert)]);
+    }
+    let mut popularity = Popularity::new(experts, 0.9);
+    let mut clock = Clock::new(core, timing, true);
+    let mut warm = None;
+    for batch in batches {
+        for layer in 0..layers {
+            let routing = Routing::of_tokens(batch.iter().map(|t| &t[layer as usize][..]));
+            let mut needed = Vec::new();
+            let mut remaining = table
+                .remaining(layer, &routing, |w| clock.presence(w), &mut needed)
+                .expect("in the model");
+            clock.replace(&needed);
+            let used: Vec<u32> = routing.rows().iter().map(|r| r.0).collect();
+            popularity.observe(layer, &used);
+            let (next, mut guesses) = ((layer + 1) % layers, Vec::new());
+            popularity.predict(next, experts as usize, &mut guesses);
+            clock.speculate(&guesses.iter().map(|e| id(next, *e)).collect::<Vec<_>>());
+            while let Some((expert, rows)) = remaining.next(&table, |w| clock.presence(w)) {
+                clock.use_weight(id(layer, expert), u64::from(rows) * ROW_NS).expect("slots");
+            }
+        }
+        warm.get_or_insert(clock.report());
+    }
+    clock.report() - warm.unwrap_or_default()
 }
 
 /// Decode: hit rates of predictors and policies against Belady's.

@@ -72,8 +72,10 @@ impl Mixture {
 
     /// One layer of a batch: each expert of the routing with its rows.
     fn layer(&mut self, visit: &Visit<Npu>, layer: u32, routing: &Routing) {
-        let mut order = self.experts.route(layer, routing).unwrap();
-        for &(expert, rows) in &order {
+        self.experts.route(layer, routing).unwrap();
+        let mut order = Vec::new();
+        while let Some((expert, rows)) = self.experts.next_expert() {
+            order.push((expert, rows));
             for weight in self.experts.weights(layer, expert).unwrap().to_vec() {
                 let parts = &self.opened.models[0].parts;
                 let part = *parts.iter().find(|part| part.weight == weight).unwrap();

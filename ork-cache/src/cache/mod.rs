@@ -13,7 +13,7 @@ pub use pinned::{Pinned, Visit};
 use gate::Gate;
 
 use crate::backend::Backend;
-use crate::core::{Core, Limits, Outcome, Purpose, Step, WeightSpec};
+use crate::core::{Core, Limits, Outcome, Presence, Purpose, Step, WeightSpec};
 use crate::error::{Error, Result};
 use crate::ids::{ClassId, DomainId, SlotId, WeightId};
 use crate::policy::Policy;
@@ -293,11 +293,14 @@ impl<B: Backend> Cache<B> {
         lock(&self.shared.state).core.used(domain)
     }
 
-    /// Runs `ask` with a function that says whether a weight is ready or on its way. Nothing changes
-    /// meanwhile, so `ask` must be short and must not use the cache.
-    pub(crate) fn with_presence<T>(&self, ask: impl FnOnce(&dyn Fn(WeightId) -> bool) -> T) -> T {
+    /// Runs `ask` with a function that says whether a weight is ready. Nothing changes meanwhile, so
+    /// `ask` must be short and must not use the cache.
+    pub(crate) fn with_presence<T>(
+        &self,
+        ask: impl FnOnce(&dyn Fn(WeightId) -> Presence) -> T,
+    ) -> T {
         let state = lock(&self.shared.state);
-        ask(&|weight| state.core.is_present(weight))
+        ask(&|weight| state.core.presence(weight))
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared<B>> {

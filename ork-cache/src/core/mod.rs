@@ -19,7 +19,7 @@ mod tests;
 
 pub use book::Limits;
 pub use counters::Counters;
-pub use state::{Home, LoadId, Purpose, Stage, Step, Ticket, WeightSpec};
+pub use state::{Home, LoadId, Presence, Purpose, Stage, Step, Ticket, WeightSpec};
 
 use std::collections::VecDeque;
 
@@ -434,7 +434,34 @@ impl Core {
 
     /// Whether the weight is ready or on its way.
     pub fn is_present(&self, weight: WeightId) -> bool {
-        self.weights.get(weight.index()).is_some_and(|w| !matches!(w.state, State::Absent))
+        self.presence(weight) != Presence::Absent
+    }
+
+    /// Whether the weight can be used at once, and has been.
+    ///
+    /// ```
+    /// # use ork_cache::core::{Core, Home, Limits, Presence, Purpose, Stage, Step, WeightSpec};
+    /// # use ork_cache::policy::Lru;
+    /// # use ork_cache::{DomainId, WeightId};
+    /// # let mut core = Core::new(Limits::single(8192), Box::new(Lru::new()));
+    /// # let own = WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Own };
+    /// let weight = core.attach(&[own])?;
+    /// assert_eq!(core.presence(weight), Presence::Absent);
+    /// let Step::Load(ticket) = core.reserve(weight, Purpose::Prefetch)? else { panic!() };
+    /// assert_eq!(core.presence(weight), Presence::Loading);
+    /// core.complete(ticket, true, false);
+    /// assert_eq!(core.presence(weight), Presence::Fresh);
+    /// assert!(matches!(core.reserve(weight, Purpose::Demand)?, Step::Hit(_)));
+    /// assert_eq!(core.presence(weight), Presence::Used);
+    /// # Ok::<(), ork_cache::Error>(())
+    /// ```
+    pub fn presence(&self, weight: WeightId) -> Presence {
+        match self.weights.get(weight.index()).map(|w| &w.state) {
+            None | Some(State::Absent) => Presence::Absent,
+            Some(State::Loading { .. }) => Presence::Loading,
+            Some(State::Ready { used: false, .. }) => Presence::Fresh,
+            Some(State::Ready { used: true, .. }) => Presence::Used,
+        }
     }
 
     /// Whether making `weight` ready may create or free a buffer.

@@ -75,6 +75,34 @@ pub enum Purpose {
     Speculate,
 }
 
+/// Whether a weight can be used at once.
+///
+/// ```
+/// # use ork_cache::core::{Core, Limits, Presence};
+/// # use ork_cache::policy::Lru;
+/// # use ork_cache::WeightId;
+/// let core = Core::new(Limits::single(4096), Box::new(Lru::new()));
+/// assert_eq!(core.presence(WeightId(0)), Presence::Absent); // nothing is known of it
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// Neither there nor on its way.
+    Absent,
+    /// On its way.
+    Loading,
+    /// There, and not yet used since it was loaded.
+    Fresh,
+    /// There, and used since it was loaded.
+    Used,
+}
+
+impl Presence {
+    /// Whether a use would not have to wait for a load.
+    pub fn is_ready(self) -> bool {
+        matches!(self, Presence::Fresh | Presence::Used)
+    }
+}
+
 /// One load of one weight.
 ///
 /// ```

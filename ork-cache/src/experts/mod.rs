@@ -2,9 +2,10 @@
 //!
 //! Expert weights live in slots of their size that are created once; an expert larger than a slot
 //! goes through in parts, the next one's parts filling slots as the current one's are done. When a
-//! layer has been routed, [`Experts::route`] queues what is missing, most rows first, and returns
-//! the order in which to compute: what is there comes first, so that the rest loads meanwhile.
-//! While nothing is missing, a [`Predictor`] may guess the next layer's experts.
+//! layer has been routed, [`Experts::route`] queues what is missing, most rows first, and
+//! [`Experts::next_expert`] says again and again what to compute now, so that slots are free for
+//! loads and the cores seldom wait. While nothing is missing, a [`Predictor`] may guess the next
+//! layer's experts.
 
 mod decode;
 mod predictor;
@@ -15,11 +16,12 @@ use std::io;
 
 pub use decode::{Decode, DecodeReport};
 pub use predictor::{LastUsed, Popularity, Predictor, Transition};
-pub use routing::{ExpertTable, Routing, RoutingError};
+pub use routing::{ExpertTable, Remaining, Routing, RoutingError};
 pub use traffic::{Tokens, Traffic};
 
 use crate::backend::Backend;
 use crate::cache::{Cache, Pinned};
+use crate::core::Presence;
 use crate::error::Result;
 use crate::ids::WeightId;
 use crate::prefetch::Prefetcher;
@@ -43,7 +45,8 @@ use crate::prefetch::Prefetcher;
 /// let mut experts = Experts::new(&cache, table)?.guessing(Box::new(Popularity::new(4, 0.99)), 2);
 ///
 /// for layer in 0..2 {
-///     for (expert, _rows) in experts.route(layer, &Routing::new([(2, 10), (0, 3)]))? {
+///     experts.route(layer, &Routing::new([(2, 10), (0, 3)]))?;
+///     while let Some((expert, _rows)) = experts.next_expert() {
 ///         for weight in experts.weights(layer, expert)?.to_vec() {
 ///             assert_eq!(experts.acquire(weight)?.content(), Some(weight));
 ///         }
@@ -57,6 +60,7 @@ pub struct Experts<B: Backend> {
     cache: Cache<B>,
     prefetcher: Prefetcher<B>,
     table: ExpertTable,
+    remaining: Remaining,
     predictor: Option<(Box<dyn Predictor>, usize)>,
     needed: Vec<WeightId>,
     guessed: Vec<u32>,
@@ -87,6 +91,7 @@ impl<B: Backend> Experts<B> {
             cache: cache.clone(),
             prefetcher: Prefetcher::new(cache)?,
             table,
+            remaining: Remaining::default(),
             predictor: None,
             needed: Vec::new(),
             guessed: Vec::new(),
@@ -114,8 +119,7 @@ impl<B: Backend> Experts<B> {
         self
     }
 
-    /// The router of `layer` has run: queues what is missing and returns experts and rows in the
-    /// order in which to compute them.
+    /// The router of `layer` has run: queues what is missing, for [`Experts::next_expert`] to give.
     ///
     /// ```
     /// # use ork_cache::core::{Home, Limits, WeightSpec};
@@ -127,9 +131,7 @@ impl<B: Backend> Experts<B> {
     /// # let mut table = ExpertTable::default();
     /// # (0..8).for_each(|i| table.add(i / 4, i % 4, &[WeightId(i)]));
     /// let mut experts = Experts::new(&cache, table)?;
-    /// drop(experts.acquire(WeightId(2))?);
-    /// // Expert 2 is there and goes first, though fewer rows go to it.
-    /// assert_eq!(experts.route(0, &Routing::new([(0, 9), (2, 1)]))?, [(2, 1), (0, 9)]);
+    /// experts.route(0, &Routing::new([(0, 9), (2, 1)]))?; // experts 0 and 2 are loaded
     /// assert!(experts.route(0, &Routing::new([(4, 1)])).is_err());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -140,13 +142,14 @@ impl<B: Backend> Experts<B> {
         &mut self,
         layer: u32,
         routing: &Routing,
-    ) -> std::result::Result<Vec<(u32, u32)>, RoutingError> {
+    ) -> std::result::Result<(), RoutingError> {
         self.needed.clear();
         let (table, needed) = (&self.table, &mut self.needed);
-        let order =
-            self.cache.with_presence(|present| table.order(layer, routing, present, needed))?;
+        self.remaining = self
+            .cache
+            .with_presence(|presence| table.remaining(layer, routing, presence, needed))?;
         self.prefetcher.replace(&self.needed);
-        let Some((predictor, most)) = &mut self.predictor else { return Ok(order) };
+        let Some((predictor, most)) = &mut self.predictor else { return Ok(()) };
         self.guessed.clear();
         self.guessed.extend(routing.rows().iter().map(|&(expert, _)| expert));
         predictor.observe(layer, &self.guessed);
@@ -155,16 +158,42 @@ impl<B: Backend> Experts<B> {
         predictor.predict(next, self.table.experts(next) as usize, &mut self.guessed);
         self.guesses.clear();
         let (table, guesses, guessed) = (&self.table, &mut self.guesses, &self.guessed);
-        self.cache.with_presence(|present| {
+        self.cache.with_presence(|presence| {
             let absent = |e: &u32| {
                 // A guess outside the model is no guess.
                 let weights = table.weights(next, *e).unwrap_or_default();
-                weights.iter().any(|&w| !present(w)).then_some(weights)
+                let missing = weights.iter().any(|&w| presence(w) == Presence::Absent);
+                missing.then_some(weights)
             };
             guesses.extend(guessed.iter().filter_map(absent).take(*most).flatten());
         });
         self.prefetcher.speculate(&self.guesses);
-        Ok(order)
+        Ok(())
+    }
+
+    /// The expert to compute now, and its rows; `None` when all experts of the batch have been given.
+    /// Ask when the one before has been computed: what is ready by then decides.
+    ///
+    /// ```
+    /// # use ork_cache::core::{Home, Limits, WeightSpec};
+    /// # use ork_cache::experts::{ExpertTable, Experts, LastUsed, Routing};
+    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru};
+    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
+    /// # let class = cache.add_class(DomainId(0), 4096, 4)?;
+    /// # cache.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(class) }; 8])?;
+    /// # let mut table = ExpertTable::default();
+    /// # (0..8).for_each(|i| table.add(i / 4, i % 4, &[WeightId(i)]));
+    /// let mut experts = Experts::new(&cache, table)?;
+    /// experts.route(0, &Routing::new([(0, 9), (2, 1)]))?;
+    /// while let Some((expert, rows)) = experts.next_expert() {
+    ///     assert!([(0, 9), (2, 1)].contains(&(expert, rows)));
+    ///     drop(experts.acquire(experts.weights(0, expert)?[0])?); // compute
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn next_expert(&mut self) -> Option<(u32, u32)> {
+        let Experts { cache, table, remaining, .. } = self;
+        cache.with_presence(|presence| remaining.next(table, presence))
     }
 
     /// The weights of an expert, in order of use.

@@ -1,7 +1,9 @@
 //! What a router decided: which experts of a layer get how many rows of the batch.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
+use crate::core::Presence;
 use crate::ids::WeightId;
 use crate::plan::{Applied, Item};
 
@@ -217,13 +219,13 @@ impl ExpertTable {
         Ok(&known.weights[range.start as usize..range.end as usize])
     }
 
-    /// The order in which a batch's experts are best computed: those that are present first, so
-    /// that the others load meanwhile; most rows first among each. All their weights are added to
-    /// `needed`: what a prefetcher is given, so that it loads the absent ones in this order and
-    /// leaves the present ones alone.
+    /// What a batch needs of a layer. The weights of all its experts are added to `needed`: what a
+    /// prefetcher is given, so that it loads the absent ones, most rows first, and leaves the others
+    /// alone.
     ///
     /// ```
     /// # use ork_cache::WeightId;
+    /// # use ork_cache::core::Presence;
     /// # use ork_cache::experts::{ExpertTable, Routing, RoutingError};
     /// # let mut table = ExpertTable::default();
     /// # for expert in 0..4 {
@@ -231,35 +233,75 @@ impl ExpertTable {
     /// # }
     /// let mut needed = Vec::new();
     /// let routing = Routing::new([(0, 9), (2, 1)]);
-    /// let order = table.order(0, &routing, |weight| weight.0 >= 4, &mut needed)?;
-    /// assert_eq!(order, [(2, 1), (0, 9)]); // expert 2 is there
+    /// let there = |weight: WeightId| if weight.0 >= 4 { Presence::Used } else { Presence::Absent };
+    /// let mut remaining = table.remaining(0, &routing, there, &mut needed)?;
     /// assert_eq!(needed, [0, 1, 4, 5].map(WeightId)); // what is absent is loaded first
+    /// assert_eq!(remaining.next(&table, there), Some((2, 1))); // expert 2 is there
+    /// assert_eq!(remaining.next(&table, there), Some((0, 9)));
+    /// assert_eq!(remaining.next(&table, there), None);
     /// # Ok::<(), RoutingError>(())
     /// ```
     ///
     /// # Errors
     /// A layer or an expert outside the model; nothing is added then.
-    pub fn order(
+    pub fn remaining(
         &self,
         layer: u32,
         routing: &Routing,
-        present: impl Fn(WeightId) -> bool,
+        presence: impl Fn(WeightId) -> Presence,
         needed: &mut Vec<WeightId>,
-    ) -> Result<Vec<(u32, u32)>, RoutingError> {
+    ) -> Result<Remaining, RoutingError> {
         for &(expert, _) in routing.rows() {
             self.weights(layer, expert)?;
         }
-        let mut order = Vec::with_capacity(routing.rows().len());
-        let (mut later, mut present_weights) = (Vec::new(), Vec::new());
+        let mut remaining = Remaining { layer, ..Remaining::default() };
+        let mut stays = Vec::new();
         for &(expert, rows) in routing.rows() {
             let weights = self.weights(layer, expert)?;
-            let complete = weights.iter().all(|&w| present(w));
-            if complete { &mut order } else { &mut later }.push((expert, rows));
-            if complete { &mut present_weights } else { &mut *needed }.extend(weights);
+            if weights.iter().all(|&w| presence(w) == Presence::Used) {
+                remaining.stays.push((expert, rows));
+                stays.extend(weights);
+            } else {
+                remaining.passing.push_back((expert, rows));
+                needed.extend(weights);
+            }
         }
-        order.append(&mut later);
-        needed.append(&mut present_weights);
-        Ok(order)
+        needed.append(&mut stays);
+        Ok(remaining)
+    }
+}
+
+/// The experts of a batch in one layer that have not been computed yet, see
+/// [`ExpertTable::remaining`].
+///
+/// What has just been loaded is computed first, because its slot then takes the next load. What was
+/// there before is kept for the moments in which nothing else is ready, the experts with the fewest
+/// rows first: the loader has its slots full while a long one computes.
+#[derive(Clone, Debug, Default)]
+pub struct Remaining {
+    layer: u32,
+    /// Were in use before the batch; most rows first.
+    stays: Vec<(u32, u32)>,
+    /// Were loaded for the batch or have to be; most rows first.
+    passing: VecDeque<(u32, u32)>,
+}
+
+impl Remaining {
+    /// The expert to compute now and its rows: one that is ready if there is one, else the one whose
+    /// load was queued first. `None` when all have been given.
+    pub fn next(
+        &mut self,
+        table: &ExpertTable,
+        presence: impl Fn(WeightId) -> Presence,
+    ) -> Option<(u32, u32)> {
+        let ready = |&(expert, _): &(u32, u32)| {
+            let weights = table.weights(self.layer, expert).unwrap_or_default();
+            weights.iter().all(|&w| presence(w).is_ready())
+        };
+        if let Some(at) = self.passing.iter().position(ready) {
+            return self.passing.remove(at);
+        }
+        self.stays.pop().or_else(|| self.passing.pop_front())
     }
 }
 
@@ -285,18 +327,50 @@ mod tests {
         assert!(wrong.to_string().contains("3 experts"));
         let mut needed = Vec::new();
         let routing = Routing::new([(0, 1), (3, 1)]);
-        assert_eq!(table.order(1, &routing, |_| false, &mut needed), Err(wrong));
+        let absent = |_| Presence::Absent;
+        assert_eq!(table.remaining(1, &routing, absent, &mut needed).unwrap_err(), wrong);
         assert!(needed.is_empty());
     }
 
     #[test]
-    fn present_experts_come_first_and_rows_decide_among_equals() {
-        let table = table();
-        let routing = Routing::new([(0, 9), (1, 2), (2, 5), (1, 1), (2, 0)]);
+    fn what_was_loaded_comes_first_and_what_stays_fills_gaps() {
+        let mut table = ExpertTable::default();
+        (0..5).for_each(|expert| table.add(1, expert, &[WeightId(expert)]));
+        let routing = Routing::new([(0, 9), (1, 2), (2, 5), (1, 1), (3, 7), (4, 0)]);
         let mut needed = Vec::new();
-        let present = |w: WeightId| w.0 == 2 || w.0 == 3 || w.0 == 4;
-        let order = table.order(1, &routing, present, &mut needed).unwrap();
-        assert_eq!(order, [(1, 3), (0, 9), (2, 5)]);
-        assert_eq!(needed, [0, 1, 4, 5, 2, 3].map(WeightId));
+        // 0 and 1 stay, 2 and 3 have to be loaded.
+        let before = |w: WeightId| if w.0 < 2 { Presence::Used } else { Presence::Absent };
+        let mut remaining = table.remaining(1, &routing, before, &mut needed).unwrap();
+        assert_eq!(needed, [3, 2, 0, 1].map(WeightId));
+        assert_eq!(remaining.next(&table, before), Some((1, 3)));
+        let second = |w: WeightId| if w.0 == 2 { Presence::Fresh } else { before(w) };
+        assert_eq!(remaining.next(&table, second), Some((2, 5)));
+        assert_eq!(remaining.next(&table, before), Some((0, 9)));
+        assert_eq!(remaining.next(&table, |_| Presence::Loading), Some((3, 7)));
+        assert_eq!(remaining.next(&table, before), None);
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::test_runner::Config::with_cases(256))]
+        #[test]
+        fn every_expert_is_given_once_whatever_is_ready_when(
+            rows in proptest::collection::vec(0u32..20, 12), seed: u64,
+        ) {
+            let mut table = ExpertTable::default();
+            (0..12).for_each(|e| table.add(0, e, &[WeightId(2 * e), WeightId(2 * e + 1)]));
+            let routing = Routing::new((0..12).zip(rows));
+            let presence = |time: u64| move |w: WeightId| {
+                let mixed = (seed ^ time << 32 ^ u64::from(w.0)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+                [Presence::Absent, Presence::Loading, Presence::Fresh, Presence::Used]
+                    [(mixed >> 62) as usize]
+            };
+            let mut needed = Vec::new();
+            let mut remaining = table.remaining(0, &routing, presence(0), &mut needed).unwrap();
+            proptest::prop_assert_eq!(needed.len(), 2 * routing.rows().len());
+            let mut given: Vec<_> =
+                (1..).map_while(|time| remaining.next(&table, presence(time))).collect();
+            given.sort_by_key(|&(expert, rows)| (std::cmp::Reverse(rows), expert));
+            proptest::prop_assert_eq!(&given[..], routing.rows());
+        }
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 pub use pass::{PassReport, Passes};
 pub use timing::Timing;
 
-use crate::core::{Core, Outcome, Purpose, Stage, Step, Ticket};
+use crate::core::{Core, Outcome, Presence, Purpose, Stage, Step, Ticket};
 use crate::error::{Error, Result};
 use crate::ids::WeightId;
 use crate::prefetch::{Queue, known};
@@ -118,7 +118,7 @@ impl<'a> Clock<'a> {
     /// let mut clock = Clock::new(core, timing, true);
     /// clock.replace(&[WeightId(5)]);
     /// clock.rest(1000);
-    /// assert!(clock.is_present(WeightId(5)));
+    /// assert_eq!(clock.presence(WeightId(5)), ork_cache::core::Presence::Fresh);
     /// # Ok::<(), ork_cache::Error>(())
     /// ```
     pub fn replace(&mut self, weights: &[WeightId]) {
@@ -126,9 +126,9 @@ impl<'a> Clock<'a> {
         self.kick();
     }
 
-    /// Whether a weight is ready or on its way at this moment.
-    pub fn is_present(&self, weight: WeightId) -> bool {
-        self.core.is_present(weight)
+    /// Whether a weight can be used at this moment.
+    pub fn presence(&self, weight: WeightId) -> Presence {
+        self.core.presence(weight)
     }
 
     /// As [`Prefetcher::speculate`](crate::prefetch::Prefetcher::speculate).
@@ -152,7 +152,7 @@ impl<'a> Clock<'a> {
     /// let mut clock = Clock::new(core, timing, true);
     /// clock.follow(&[WeightId(0), WeightId(1)]);
     /// clock.rest(10_000);
-    /// assert!(clock.is_present(WeightId(0)) && clock.is_present(WeightId(1)));
+    /// assert!([0, 1].iter().all(|&w| clock.presence(WeightId(w)).is_ready()));
     /// # Ok::<(), ork_cache::Error>(())
     /// ```
     pub fn rest(&mut self, ns: u64) {

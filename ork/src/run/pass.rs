@@ -557,8 +557,8 @@ impl Model {
     /// Those experts of `layer` that the batch goes to.
     fn experts(&mut self, layer: u32, way: &mut Way<'_>) -> Result<()> {
         let Some(mut router) = self.router.take() else { return Ok(()) };
-        let routed = router.route(layer).and_then(|order| {
-            for (expert, rows) in order {
+        let routed = router.route(layer).and_then(|()| {
+            while let Some((expert, rows)) = router.next_expert() {
                 for &index in router.items(layer, expert) {
                     self.weight(index, rows as usize, way)?;
                 }

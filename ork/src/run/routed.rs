@@ -33,6 +33,8 @@ pub(super) struct Router {
     tokens: Tokens,
     /// The batch at hand: `[row][layer][active]`.
     batch: Vec<Vec<Vec<u32>>>,
+    /// Experts of the layer at hand and their rows, where nothing is loaded ahead.
+    unordered: Vec<(u32, u32)>,
 }
 
 impl Router {
@@ -72,7 +74,7 @@ impl Router {
             false => None,
         };
         let tokens = Traffic::zipf(layers, experts, routers.active, routers.zipf).stream();
-        Ok(Router { ahead, items, tokens, batch: Vec::new() })
+        Ok(Router { ahead, items, tokens, batch: Vec::new(), unordered: Vec::new() })
     }
 
     /// Makes up the next batch.
@@ -81,20 +83,27 @@ impl Router {
         self.batch.extend(self.tokens.by_ref().take(rows));
     }
 
-    /// The experts of `layer` that the batch goes to and their rows, in the order in which to compute
-    /// them.
+    /// Decides where the rows of the batch go in `layer`, for [`Router::next_expert`] to give.
     ///
     /// # Errors
     /// None for the layers of the model.
-    pub(super) fn route(&mut self, layer: u32) -> Result<Vec<(u32, u32)>> {
-        let chosen = |row: &'_ Vec<Vec<u32>>| row.get(layer as usize).cloned().unwrap_or_default();
-        let chosen: Vec<Vec<u32>> = self.batch.iter().map(chosen).collect();
-        let routing = Routing::of_tokens(chosen.iter().map(Vec::as_slice));
+    pub(super) fn route(&mut self, layer: u32) -> Result<()> {
+        let chosen = self.batch.iter().filter_map(|row| row.get(layer as usize));
+        let routing = Routing::of_tokens(chosen.map(Vec::as_slice));
         match &mut self.ahead {
             Some(experts) => {
-                experts.route(layer, &routing).map_err(|error| Error::Usage(error.to_string()))
+                experts.route(layer, &routing).map_err(|error| Error::Usage(error.to_string()))?
             }
-            None => Ok(routing.rows().to_vec()),
+            None => self.unordered = routing.rows().to_vec(),
+        }
+        Ok(())
+    }
+
+    /// The expert to compute now, and its rows.
+    pub(super) fn next_expert(&mut self) -> Option<(u32, u32)> {
+        match &mut self.ahead {
+            Some(experts) => experts.next_expert(),
+            None => self.unordered.pop(),
         }
     }
 
