@@ -151,5 +151,5 @@ fn guesses_change_no_result() {
     }
     assert!(cache.stats().counters.prefetch_loads > 0);
     let outside = mixture.experts.route(0, &Routing::new([(EXPERTS, 1)])).unwrap_err();
-    assert!(outside.to_string().contains("experts 0 to 15, the routing names 16"), "{outside}");
+    assert!(outside.to_string().contains("16 experts"), "{outside}");
 }
