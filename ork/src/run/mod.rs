@@ -8,5 +8,8 @@
 //! | [`routed`] | which experts a batch goes to, where a model has them |
 
 pub mod activations;
+mod engine;
+mod model;
 pub mod pass;
 pub mod routed;
+mod way;

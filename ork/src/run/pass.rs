@@ -1,22 +1,23 @@
 //! Passes: every weight of a model once, in order, each multiplied with its activations.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ork_cache::config::PolicyKind;
 use ork_cache::core::Home;
 use ork_cache::npu::{self, Note, Npu, Opened, Setup, Store};
-use ork_cache::plan::{Applied, Part};
 use ork_cache::prefetch::Prefetcher;
 use ork_cache::stats::Stats;
 use ork_cache::trace::Recorder;
-use ork_cache::{Cache, DomainId, Visit, WeightId};
-use ork_weights::reference;
-use rknpu::buffer::Device as OnDevice;
-use rknpu::{Device, Int4, Int8, Matmul, Outputs, Precision, Rows, WeightRef};
+use ork_cache::{Cache, DomainId, WeightId};
+use rknpu::{Device, Matmul, Precision};
 
-use super::activations::{Digest, Noise, Noisy};
+pub use super::model::Totals;
+
+use super::engine::{Engine, Line};
+use super::model::Model;
 use super::routed::{Router, Routers};
+use super::way::{Visits, Way};
 use crate::error::{Error, Result};
 use crate::live::{CoreTimes, DomainUse, Live, Loads, Publisher};
 use crate::output::html;
@@ -109,87 +110,6 @@ pub struct Session {
     ahead: Vec<WeightId>,
     bytes: u64,
     notes: Vec<Note>,
-}
-
-#[derive(Debug)]
-struct Model {
-    /// Its number in the session.
-    index: usize,
-    store: Arc<Store>,
-    placed: Applied,
-    rows: usize,
-    router: Option<Router>,
-    /// All results of a weight, when they are compared with the CPU's.
-    out: Option<Vec<i32>>,
-    digest: Digest,
-    totals: Totals,
-    /// Shared by all models of a session, for `ork top`.
-    times: Arc<CoreTimes>,
-}
-
-/// What a model has done so far.
-///
-/// ```
-/// # use std::sync::Arc;
-/// # use ork::run::pass::{Session, Settings};
-/// # use ork_cache::npu::Store;
-/// # use ork_weights::pack::{Access, Dtype, Pack, PackWriter, WriterOptions};
-/// # let folder = tempfile::tempdir()?;
-/// # let path = folder.path().join("small.orkpack");
-/// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-/// # for layer in 0..32 {
-/// #     let name = format!("blk.{layer}.ffn_up.weight");
-/// #     writer.add(&name, 64, 64, Dtype::Int8, &[layer as u8; 4096], &[0.5; 64])?;
-/// # }
-/// # writer.finish()?;
-/// # let store = Arc::new(Store::from_pack(Pack::open_with(&path, Access::Pread)?));
-/// # let device = rknpu::Device::simulated(Default::default())?;
-/// # let settings = Settings {
-/// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None, routers: None,
-/// # };
-/// # let mut session = Session::new(&device, &[store], &settings, None)?;
-/// session.pass(0)?;
-/// assert_eq!(session.totals(0).verified, 32 * 2 * 64); // every result is the CPU's
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Totals {
-    /// Passes.
-    pub passes: u64,
-    /// Matmuls.
-    pub matmuls: u64,
-    /// Jobs given to the driver.
-    pub submits: u64,
-    /// Time in matmuls and in reading their results, waits for weights not counted.
-    pub compute: Duration,
-    /// Time in which a matmul waited for its weight: for a load of its own or of the prefetcher.
-    pub waited: Duration,
-    /// Results compared with the CPU's.
-    pub verified: u64,
-}
-
-/// Matmuls of one domain, for each precision that occurs in it.
-#[derive(Debug)]
-struct Engine {
-    int8: Option<Line<Int8>>,
-    int4: Option<Line<Int4>>,
-}
-
-/// A matmul, and the activations that lie in its memory.
-#[derive(Debug)]
-struct Line<E: Noisy> {
-    // Rows first: they belong to the matmul's memory.
-    held: Option<(Inputs, Rows<E, OnDevice>)>,
-    matmul: Matmul<E>,
-}
-
-/// Which activations: of a model's weight, the rows from one on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Inputs {
-    model: usize,
-    item: usize,
-    first: usize,
-    rows: usize,
 }
 
 impl Session {
@@ -484,176 +404,6 @@ impl Session {
     }
 }
 
-/// Where a pass takes place.
-struct Way<'a> {
-    engines: &'a mut [Engine],
-    visits: Visits<'a>,
-}
-
-/// The domain at work, which a pass enters when it needs another.
-struct Visits<'a> {
-    cache: &'a Cache<Npu>,
-    recorder: Option<&'a Recorder>,
-    visit: Option<(Visit<Npu>, Duration)>,
-}
-
-impl Visits<'_> {
-    fn enter(&mut self, domain: DomainId) -> Result<&Visit<Npu>> {
-        if self.visit.as_ref().is_some_and(|(visit, _)| visit.domain() != domain) {
-            self.leave();
-        }
-        let since = self.recorder.map_or(Duration::ZERO, Recorder::now);
-        let visit = match self.visit.take() {
-            Some(visit) => visit,
-            None => (self.cache.enter(domain)?, since),
-        };
-        Ok(&self.visit.insert(visit).0)
-    }
-
-    fn leave(&mut self) {
-        if let (Some((visit, since)), Some(recorder)) = (self.visit.take(), self.recorder) {
-            let track = recorder.track(&visit.domain().to_string());
-            recorder.span(track, "visit", since, recorder.now().saturating_sub(since));
-        }
-    }
-}
-
-impl Drop for Visits<'_> {
-    fn drop(&mut self) {
-        self.leave();
-    }
-}
-
-impl Model {
-    fn new(
-        index: usize,
-        store: &Arc<Store>,
-        placed: Applied,
-        settings: &Settings,
-        times: &Arc<CoreTimes>,
-    ) -> Model {
-        Model {
-            index,
-            store: store.clone(),
-            placed,
-            rows: settings.rows as usize,
-            router: None,
-            out: settings.verify.then(Vec::new),
-            digest: Digest::default(),
-            totals: Totals::default(),
-            times: times.clone(),
-        }
-    }
-
-    /// What every pass streams in the same order: not what a router decides.
-    fn streamed_in_order(&self) -> impl Iterator<Item = WeightId> {
-        let slots = |part: &&Part| !matches!(part.spec.home, Home::Fixed);
-        let items = self.store.items();
-        let routed = |part: &&Part| self.router.is_some() && items[part.item].expert.is_some();
-        let parts = self.placed.parts.iter().filter(slots);
-        parts.filter(move |part| !routed(part)).map(|part| part.weight)
-    }
-
-    /// Those experts of `layer` that the batch goes to.
-    fn experts(&mut self, layer: u32, way: &mut Way<'_>) -> Result<()> {
-        let Some(mut router) = self.router.take() else { return Ok(()) };
-        let routed = router.route(layer).and_then(|()| {
-            while let Some((expert, rows)) = router.next_expert() {
-                for &index in router.items(layer, expert) {
-                    self.weight(index, rows as usize, way)?;
-                }
-            }
-            Ok(())
-        });
-        self.router = Some(router);
-        routed
-    }
-
-    /// Multiplies the first `rows` rows by a weight, part by part.
-    fn weight(&mut self, index: usize, rows: usize, way: &mut Way<'_>) -> Result<()> {
-        if let Some(out) = &mut self.out {
-            out.resize(rows * self.store.items()[index].layout.n() as usize, 0);
-        }
-        for part in self.placed.items[index].clone() {
-            let part = self.placed.parts[part];
-            let domain = part.spec.domain;
-            let recorder = way.visits.recorder;
-            let visit = way.visits.enter(domain)?;
-            if let Some(engine) = way.engines.get_mut(domain.index()) {
-                self.multiply(&part, rows, visit, engine, recorder)?;
-            }
-        }
-        self.digest.end_weight(index);
-        self.check(index, rows)
-    }
-
-    /// Multiplies by one part of a weight and reads the results where they are.
-    fn multiply(
-        &mut self,
-        part: &Part,
-        rows: usize,
-        visit: &Visit<Npu>,
-        engine: &mut Engine,
-        recorder: Option<&Recorder>,
-    ) -> Result<()> {
-        let item = &self.store.items()[part.item];
-        let inputs = Inputs { model: self.index, item: part.item, first: 0, rows };
-        let n = u64::from(item.layout.n());
-        let asked = Instant::now();
-        let slot = visit.acquire(part.weight)?;
-        let since = Instant::now();
-        self.totals.waited += since.duration_since(asked);
-        let (digest, out, totals) = (&mut self.digest, &mut self.out, &mut self.totals);
-        let read = |row: usize, column: u32, sums: &[i32]| {
-            let at = row as u64 * n + u64::from(part.column + column);
-            digest.add(at, sums);
-            if let Some(out) = out.as_mut().and_then(|out| out.get_mut(at as usize..)) {
-                out.iter_mut().zip(sums).for_each(|(to, sum)| *to = *sum);
-            }
-        };
-        let weight = slot.weight_ref()?;
-        let running = self.times.begin();
-        let ran = engine.run(&weight, inputs, totals, read);
-        self.times.end(running, ran.as_ref().map_or(0, |cores| *cores));
-        let cores = ran?;
-        self.totals.compute += since.elapsed();
-        drop(slot);
-        self.totals.matmuls += 1;
-        if let Some(recorder) = recorder {
-            let took = since.elapsed();
-            let start = recorder.now().saturating_sub(took);
-            for core in 0..cores {
-                recorder.span(recorder.track(&format!("core {core}")), &*item.name, start, took);
-            }
-        }
-        Ok(())
-    }
-
-    /// Compares the results of weight `index` with the CPU's, if they have been kept for that.
-    fn check(&mut self, index: usize, rows: usize) -> Result<()> {
-        let Some(out) = &self.out else { return Ok(()) };
-        let item = &self.store.items()[index];
-        let mut tiled = vec![0; item.layout.bytes() as usize];
-        self.store.load(index, 0, &item.layout, &mut tiled).map_err(Error::Store)?;
-        let inputs = Noise { weight: index, row: 0 }.values_of(rows, &item.layout);
-        let mut want = vec![0; out.len()];
-        reference::sums(&item.layout, &tiled, &inputs, &mut want)
-            .map_err(|error| Error::Source(Arc::new(error)))?;
-        let wrong = out.iter().zip(&want).position(|(device, cpu)| device != cpu);
-        self.totals.verified += out.len() as u64;
-        let Some(at) = wrong else { return Ok(()) };
-        let n = item.layout.n() as usize;
-        Err(Error::Check(format!(
-            "{}: row {}, column {}: the device says {}, the CPU {}",
-            item.name,
-            at / n,
-            at % n,
-            out[at],
-            want[at]
-        )))
-    }
-}
-
 /// The tracks of a recording in the order in which they are best seen, and its budget.
 fn declare(recorder: &Recorder, cores: usize, domains: usize, budget: u64) {
     for core in 0..cores {
@@ -665,73 +415,6 @@ fn declare(recorder: &Recorder, cores: usize, domains: usize, budget: u64) {
         recorder.track(&DomainId(domain as u8).to_string());
     }
     recorder.counter(BUDGET, Duration::ZERO, budget);
-}
-
-impl Engine {
-    /// Multiplies the inputs by a weight and gives the results to `read`: row, first column, sums. Says
-    /// how many cores it took at most.
-    fn run(
-        &mut self,
-        weight: &WeightRef<'_>,
-        inputs: Inputs,
-        totals: &mut Totals,
-        read: impl FnMut(usize, u32, &[i32]),
-    ) -> Result<u32> {
-        match (weight.layout().precision(), &mut self.int8, &mut self.int4) {
-            (Precision::Int8, Some(line), _) => line.run(weight, inputs, totals, read),
-            (Precision::Int4, _, Some(line)) => line.run(weight, inputs, totals, read),
-            (precision, ..) => Err(Error::Usage(format!("{precision:?} weights are not run here"))),
-        }
-    }
-}
-
-impl<E: Noisy> Line<E> {
-    fn new(matmul: Matmul<E>) -> Line<E> {
-        Line { held: None, matmul }
-    }
-
-    fn run(
-        &mut self,
-        weight: &WeightRef<'_>,
-        inputs: Inputs,
-        totals: &mut Totals,
-        mut read: impl FnMut(usize, u32, &[i32]),
-    ) -> Result<u32> {
-        let (all, k, mut cores) = (inputs.rows, weight.layout().k(), 0);
-        let block = self.matmul.activations().rows(k);
-        for first in (0..all).step_by(block) {
-            let inputs = Inputs { first, rows: block.min(all - first), ..inputs };
-            // A weight's part before may have left its rows there.
-            let rows = match self.held.take().filter(|(held, _)| *held == inputs) {
-                Some((_, rows)) => rows,
-                None => {
-                    let mut rows = self.matmul.activations().lease(inputs.rows, k)?;
-                    Noise { weight: inputs.item, row: first }.write(&mut rows)?;
-                    rows.to_device().map_err(rknpu::Error::from)?
-                }
-            };
-            let (_, rows) = self.held.insert((inputs, rows));
-            let mut product = self.matmul.multiply(weight, rows)?;
-            while let Some(outputs) = product.next_columns()? {
-                read_rows(&outputs, first, &mut read);
-            }
-            totals.submits += u64::from(product.stats().submits);
-            cores = cores.max(product.stats().cores);
-        }
-        Ok(cores)
-    }
-}
-
-fn read_rows<E: Noisy>(
-    outputs: &Outputs<'_, E>,
-    first: usize,
-    read: &mut impl FnMut(usize, u32, &[i32]),
-) {
-    for row in 0..outputs.rows() {
-        for segment in outputs.row(row) {
-            segment.sums(|columns, sums| read(first + row, columns.start, sums));
-        }
-    }
 }
 
 fn publish(

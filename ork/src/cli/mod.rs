@@ -1,0 +1,131 @@
+//! Arguments: the commands here, what they take in a file for each group.
+
+mod packs;
+mod probes;
+mod runs;
+
+use clap::{Args, Parser, Subcommand};
+
+pub use packs::{
+    ConvertArgs, DiffArgs, ExtractArgs, InspectArgs, QuantiseArgs, UpgradeArgs, VerifyArgs,
+};
+pub use probes::{
+    DomainsArgs, FillArgs, PersistArgs, ProbeCommand, ReplayArgs, SimCommand, StreamProbeArgs,
+    WindowArgs,
+};
+pub use runs::{DemoArgs, PlanArgs, StreamArgs, TopArgs};
+
+use crate::device::DeviceChoice;
+
+/// Exit codes, as `ork --help` prints them.
+const AFTER_HELP: &str = "\
+Exit codes:
+  0  done
+  1  a check failed: outputs differ, a pack is damaged, a recording is not met
+  2  wrong arguments or settings, or a budget that cannot work; `ork probe stream`: memory leaked
+  3  a file cannot be used or written: missing, of another kind, damaged, changed meanwhile, of another
+     model, no room
+  4  the NPU cannot be used, or failed
+
+Sizes are bytes, or take K, M, G, KiB, MiB, GiB (powers of 1024) or kB, MB, GB (of 1000).";
+
+/// What the columns of `ork stream` are, below its options.
+const AFTER_STREAM: &str = "\
+Columns, a line for each pass over the weights:
+  wall     time of the pass
+  compute  time in matmuls and in reading their results
+  waited   time in which a matmul waited for its weight
+  hits     weights that were in device memory when they were needed
+  loads    weights, or parts of weights, brought into device memory
+  packed   weights made from the model's values; with a pack, none
+  evicted  weights that lost their place to others
+  loaded   bytes of the loads
+Below: most device memory mapped at once (weights, slots and scratch), most memory of the process (a
+simulated device's included), and a digest of all results, which must not depend on the budget.";
+
+/// Runs models larger than the NPU's window on an RK3588.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command};
+///
+/// let cli = Cli::parse_from(["ork", "--json", "verify", "model.orkpack"]);
+/// let Command::Verify(args) = cli.command else { panic!() };
+/// assert!(cli.json && args.model.is_none());
+/// ```
+#[derive(Debug, Parser)]
+#[command(name = "ork", version, after_help = AFTER_HELP, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// Print one JSON document on standard output instead of tables.
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+/// Commands.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::Cli;
+///
+/// assert!(Cli::try_parse_from(["ork", "no-such-command"]).is_err());
+/// ```
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show a model running through a budget smaller than itself, and that nothing changes by it.
+    Demo(DemoArgs),
+    /// Turn a model into a pack: dequantise, quantise, tile, write.
+    Convert(ConvertArgs),
+    /// Show what a pack or a model holds.
+    Inspect(InspectArgs),
+    /// Check every byte of a pack against its checksums.
+    Verify(VerifyArgs),
+    /// Compare two packs: entries, codes and scales.
+    Diff(DiffArgs),
+    /// Take one weight out of a pack as .npy files, or the embedded model skeleton as a GGUF.
+    Extract(ExtractArgs),
+    /// Rewrite a pack of any version in the present form, without the model.
+    Upgrade(UpgradeArgs),
+    /// Run every weight of a pack or model through a budget, pass after pass.
+    #[command(after_help = AFTER_STREAM)]
+    Stream(StreamArgs),
+    /// Say what will be resident and what will be streamed, and what a pass costs, before loading.
+    Plan(PlanArgs),
+    /// Measure what the device and its driver really do.
+    #[command(subcommand)]
+    Probe(ProbeCommand),
+    /// The simulated device.
+    #[command(subcommand)]
+    Sim(SimCommand),
+    /// Show NPU load, memory traffic and window use as they are now.
+    Top(TopArgs),
+}
+
+/// Which device to use.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command};
+///
+/// let cli = Cli::parse_from(["ork", "demo", "--device", "sim"]);
+/// let Command::Demo(args) = cli.command else { panic!() };
+/// assert_eq!(args.device.device, ork::device::DeviceChoice::Simulator);
+/// ```
+#[derive(Args, Clone, Debug)]
+pub struct DeviceArgs {
+    /// auto (the NPU if there is one, otherwise the simulator), sim, or a device node's path.
+    #[arg(long, value_name = "auto|sim|PATH", default_value = "auto")]
+    pub device: DeviceChoice,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn arguments_are_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}

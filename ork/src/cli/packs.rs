@@ -1,0 +1,198 @@
+//! Commands that make, show and check packs.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use ork_weights::model::Read;
+
+/// What turns a model's values into codes.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command};
+///
+/// let cli = Cli::parse_from(["ork", "convert", "m.gguf", "--tier", "int4:128", "--tier-map", "output*=int8"]);
+/// let Command::Convert(args) = cli.command else { panic!() };
+/// assert_eq!(args.quantise.tier.as_deref(), Some("int4:128"));
+/// assert_eq!(args.quantise.tier_map, ["output*=int8"]);
+/// ```
+#[derive(Args, Clone, Debug, Default)]
+pub struct QuantiseArgs {
+    /// Storage of every weight: int8, o4n1, nf4, int4, rotated-int8, int4-as-int8, or source, which goes by the bits of the model's values. Groups of scales as in int4:128.
+    #[arg(long, value_name = "TIER")]
+    pub tier: Option<String>,
+    /// Storage by name: PATTERN=TIER, where * stands for anything; the first that fits counts.
+    #[arg(long, value_name = "PATTERN=TIER")]
+    pub tier_map: Vec<String>,
+    /// Importance of inputs, from an imatrix file: clips are searched to weigh errors by it.
+    #[arg(long, value_name = "FILE")]
+    pub imatrix: Option<PathBuf>,
+    /// Round at random, in proportion to the remainder, with this seed.
+    #[arg(long, value_name = "SEED")]
+    pub stochastic: Option<u64>,
+    /// Also convert the output head that shares its values with the token embedding.
+    #[arg(long)]
+    pub tied_head: bool,
+}
+
+/// A container version that is written.
+fn pack_version(text: &str) -> Result<u32, String> {
+    match text {
+        "2" => Ok(2),
+        "5" => Ok(5),
+        "7" => Ok(7),
+        _ => Err("packs are written as version 2, 5 or 7".into()),
+    }
+}
+
+/// `ork convert`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command};
+///
+/// let cli = Cli::parse_from(["ork", "convert", "m.gguf", "-o", "m.orkpack", "--report"]);
+/// let Command::Convert(args) = cli.command else { panic!() };
+/// assert_eq!((args.pack_version, args.report), (2, Some(None))); // printed, and no file
+/// ```
+#[derive(Args, Clone, Debug)]
+pub struct ConvertArgs {
+    /// A GGUF file (the first of a split one), a safetensors file, or a safetensors index.
+    pub model: PathBuf,
+    /// The pack; by default beside the model, with the extension .orkpack.
+    #[arg(short, long, value_name = "PACK")]
+    pub output: Option<PathBuf>,
+    /// Codes.
+    #[command(flatten)]
+    pub quantise: QuantiseArgs,
+    /// Container version: 2 by default; 5 and 7 for readers of the C project that want them.
+    #[arg(long, value_name = "2|5|7", default_value = "2", value_parser = pack_version)]
+    pub pack_version: u32,
+    /// Put a stamp page in front of each tiled blob, as the newest loaders of the C project want.
+    #[arg(long)]
+    pub stamped: bool,
+    /// Overwrite a pack of another model, or of other settings.
+    #[arg(long)]
+    pub replace: bool,
+    /// Hash the whole model instead of its header and a sample, for the identity in the pack.
+    #[arg(long)]
+    pub full_hash: bool,
+    /// How to read the model: pread, by position; direct, so past the page cache; mmap, through a mapping, for files that nobody shortens meanwhile.
+    #[arg(long, value_name = "pread|mmap|direct", default_value = "pread")]
+    pub read: Read,
+    /// Drop the model's pages from memory behind the conversion; also set by ORK_EVICT_SRC=1.
+    #[arg(long)]
+    pub evict_src: bool,
+    /// Print error, bits and bytes of every weight, and write them as JSON to FILE if one is given.
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    pub report: Option<Option<PathBuf>>,
+    /// Threads, 256 at most; 0 takes all cores.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=256))]
+    pub threads: u16,
+}
+
+/// `ork inspect`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command};
+///
+/// let cli = Cli::parse_from(["ork", "inspect", "m.orkpack"]);
+/// let Command::Inspect(args) = cli.command else { panic!() };
+/// assert_eq!(args.file.to_str(), Some("m.orkpack"));
+/// ```
+#[derive(Args, Clone, Debug)]
+pub struct InspectArgs {
+    /// A pack or a model.
+    pub file: PathBuf,
+}
+
+/// `ork verify`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command};
+///
+/// let cli = Cli::parse_from(["ork", "verify", "m.orkpack", "--model", "m.gguf"]);
+/// let Command::Verify(args) = cli.command else { panic!() };
+/// assert_eq!(args.model.unwrap().to_str(), Some("m.gguf"));
+/// ```
+#[derive(Args, Clone, Debug)]
+pub struct VerifyArgs {
+    /// The pack.
+    pub pack: PathBuf,
+    /// Also check that it was made from this model.
+    #[arg(long, value_name = "MODEL")]
+    pub model: Option<PathBuf>,
+}
+
+/// `ork diff`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command};
+///
+/// let cli = Cli::parse_from(["ork", "diff", "a.orkpack", "b.orkpack"]);
+/// let Command::Diff(args) = cli.command else { panic!() };
+/// assert_ne!(args.a, args.b);
+/// ```
+#[derive(Args, Clone, Debug)]
+pub struct DiffArgs {
+    /// One pack.
+    pub a: PathBuf,
+    /// The other.
+    pub b: PathBuf,
+}
+
+/// `ork extract`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command};
+///
+/// let cli = Cli::parse_from(["ork", "extract", "m.orkpack", "blk.0.attn_q.weight"]);
+/// let Command::Extract(args) = cli.command else { panic!() };
+/// assert!(args.weight.is_some() && !args.stub);
+/// ```
+#[derive(Args, Clone, Debug)]
+pub struct ExtractArgs {
+    /// The pack.
+    pub pack: PathBuf,
+    /// Name of the weight; written as NAME.npy (int8, N × K) and NAME.scales.npy (f32).
+    #[arg(required_unless_present = "stub")]
+    pub weight: Option<String>,
+    /// Write the model skeleton that packs of version 6 and later may embed, as a sparse GGUF.
+    #[arg(long, conflicts_with = "weight")]
+    pub stub: bool,
+    /// Folder for the .npy files, or the path of the stub.
+    #[arg(short, long, value_name = "PATH")]
+    pub output: Option<PathBuf>,
+}
+
+/// `ork upgrade`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command};
+///
+/// let cli = Cli::parse_from(["ork", "upgrade", "old.orkpack"]);
+/// let Command::Upgrade(args) = cli.command else { panic!() };
+/// assert!(args.output.is_none()); // the one read is replaced
+/// ```
+#[derive(Args, Clone, Debug)]
+pub struct UpgradeArgs {
+    /// The pack to read.
+    pub pack: PathBuf,
+    /// The pack to write; by default the one read is replaced.
+    #[arg(short, long, value_name = "PACK")]
+    pub output: Option<PathBuf>,
+    /// Container version to write.
+    #[arg(long, value_name = "2|5|7", default_value = "2", value_parser = pack_version)]
+    pub pack_version: u32,
+    /// Overwrite what stands at the output.
+    #[arg(long)]
+    pub replace: bool,
+    /// The model it was made from, to be recorded in a pack that names none; of it only names and shapes can be checked.
+    #[arg(long, value_name = "MODEL")]
+    pub model: Option<PathBuf>,
+}

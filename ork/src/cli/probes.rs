@@ -1,0 +1,172 @@
+//! Commands that measure the device, and those of the simulated one.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::DeviceArgs;
+use crate::size::Size;
+
+/// `ork probe …`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command, ProbeCommand};
+///
+/// let cli = Cli::parse_from(["ork", "probe", "cores", "--device", "sim"]);
+/// let Command::Probe(ProbeCommand::Cores(args)) = cli.command else { panic!() };
+/// assert_eq!(args.device, ork::device::DeviceChoice::Simulator);
+/// ```
+#[derive(Debug, Subcommand)]
+pub enum ProbeCommand {
+    /// Allocate until the driver refuses, in each domain, created only and mapped: the window.
+    Window(WindowArgs),
+    /// Stream weights through one window, one at a time; exit code 2 on a leak.
+    Stream(StreamProbeArgs),
+    /// Pack a weight, dump it, load the dump and dump that: equality, times, ratio.
+    Persist(PersistArgs),
+    /// Fill several domains and alternate jobs between them, checked against the CPU.
+    Domains(DomainsArgs),
+    /// Run a tiny job on each core, checked against the CPU.
+    Cores(DeviceArgs),
+    /// Copy rates into cacheable, write-combined and uncached buffers.
+    Fill(FillArgs),
+}
+
+/// `ork probe window`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command, ProbeCommand};
+///
+/// let cli = Cli::parse_from(["ork", "probe", "window", "--domain", "3"]);
+/// let Command::Probe(ProbeCommand::Window(args)) = cli.command else { panic!() };
+/// assert_eq!((args.size.0, args.domain), (64 << 20, Some(3)));
+/// ```
+#[derive(Args, Clone, Debug)]
+pub struct WindowArgs {
+    /// Bytes of each buffer.
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    pub size: Size,
+    /// One domain only.
+    #[arg(long, value_name = "INDEX")]
+    pub domain: Option<u32>,
+    /// Device.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+/// `ork probe stream`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command, ProbeCommand};
+///
+/// let cli = Cli::parse_from(["ork", "probe", "stream"]);
+/// let Command::Probe(ProbeCommand::Stream(args)) = cli.command else { panic!() };
+/// assert_eq!((args.size.0, args.rounds), (256 << 20, 100));
+/// ```
+#[derive(Args, Clone, Debug)]
+pub struct StreamProbeArgs {
+    /// Bytes of each weight.
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    pub size: Size,
+    /// Weights.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub rounds: u32,
+    /// Device.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+/// `ork probe persist`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command, ProbeCommand};
+///
+/// let cli = Cli::parse_from(["ork", "probe", "persist", "-k", "512"]);
+/// let Command::Probe(ProbeCommand::Persist(args)) = cli.command else { panic!() };
+/// assert_eq!((args.k, args.n), (512, 4096));
+/// ```
+#[derive(Args, Clone, Debug)]
+pub struct PersistArgs {
+    /// Inputs of the weight.
+    #[arg(short, value_name = "K", default_value_t = 4096)]
+    pub k: u32,
+    /// Output channels of the weight.
+    #[arg(short, value_name = "N", default_value_t = 4096)]
+    pub n: u32,
+    /// Device.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+/// `ork probe domains`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command, ProbeCommand};
+///
+/// let cli = Cli::parse_from(["ork", "probe", "domains", "--count", "2"]);
+/// let Command::Probe(ProbeCommand::Domains(args)) = cli.command else { panic!() };
+/// assert_eq!((args.count, args.rounds), (Some(2), 25));
+/// ```
+#[derive(Args, Clone, Debug)]
+pub struct DomainsArgs {
+    /// Domains to use; by default 4, or as many as there are.
+    #[arg(long, value_name = "N")]
+    pub count: Option<u32>,
+    /// Bytes to fill each with.
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    pub size: Size,
+    /// Jobs in each.
+    #[arg(long, value_name = "N", default_value_t = 25)]
+    pub rounds: u32,
+    /// Device.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+/// `ork probe fill`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command, ProbeCommand};
+///
+/// let cli = Cli::parse_from(["ork", "probe", "fill", "--size", "1M"]);
+/// let Command::Probe(ProbeCommand::Fill(args)) = cli.command else { panic!() };
+/// assert_eq!(args.size.0, 1 << 20);
+/// ```
+#[derive(Args, Clone, Debug)]
+pub struct FillArgs {
+    /// Bytes of each buffer.
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    pub size: Size,
+    /// Device.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+/// `ork sim …`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command, SimCommand};
+///
+/// let cli = Cli::parse_from(["ork", "sim", "replay", "recordings"]);
+/// let Command::Sim(SimCommand::Replay(args)) = cli.command else { panic!() };
+/// assert_eq!(args.folder.to_str(), Some("recordings"));
+/// ```
+#[derive(Debug, Subcommand)]
+pub enum SimCommand {
+    /// Replay recordings of the real driver against the simulated one.
+    Replay(ReplayArgs),
+}
+
+/// `ork sim replay`.
+#[derive(Args, Clone, Debug)]
+pub struct ReplayArgs {
+    /// Folder of recorded scenarios.
+    pub folder: PathBuf,
+}

@@ -1,0 +1,206 @@
+//! One model of a session: its weights in order of use, and what they gave.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ork_cache::core::Home;
+use ork_cache::npu::{Npu, Store};
+use ork_cache::plan::{Applied, Part};
+use ork_cache::trace::Recorder;
+use ork_cache::{Visit, WeightId};
+use ork_weights::reference;
+
+use super::activations::{Digest, Noise};
+use super::engine::{Engine, Inputs};
+use super::pass::Settings;
+use super::routed::Router;
+use super::way::Way;
+use crate::error::{Error, Result};
+use crate::live::CoreTimes;
+
+#[derive(Debug)]
+pub(super) struct Model {
+    /// Its number in the session.
+    pub(super) index: usize,
+    pub(super) store: Arc<Store>,
+    pub(super) placed: Applied,
+    pub(super) rows: usize,
+    pub(super) router: Option<Router>,
+    /// All results of a weight, when they are compared with the CPU's.
+    out: Option<Vec<i32>>,
+    pub(super) digest: Digest,
+    pub(super) totals: Totals,
+    /// Shared by all models of a session, for `ork top`.
+    times: Arc<CoreTimes>,
+}
+
+/// What a model has done so far.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use ork::run::pass::{Session, Settings};
+/// # use ork_cache::npu::Store;
+/// # use ork_weights::pack::{Access, Dtype, Pack, PackWriter, WriterOptions};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("small.orkpack");
+/// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+/// # for layer in 0..32 {
+/// #     let name = format!("blk.{layer}.ffn_up.weight");
+/// #     writer.add(&name, 64, 64, Dtype::Int8, &[layer as u8; 4096], &[0.5; 64])?;
+/// # }
+/// # writer.finish()?;
+/// # let store = Arc::new(Store::from_pack(Pack::open_with(&path, Access::Pread)?));
+/// # let device = rknpu::Device::simulated(Default::default())?;
+/// # let settings = Settings {
+/// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None, routers: None,
+/// # };
+/// # let mut session = Session::new(&device, &[store], &settings, None)?;
+/// session.pass(0)?;
+/// assert_eq!(session.totals(0).verified, 32 * 2 * 64); // every result is the CPU's
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Totals {
+    /// Passes.
+    pub passes: u64,
+    /// Matmuls.
+    pub matmuls: u64,
+    /// Jobs given to the driver.
+    pub submits: u64,
+    /// Time in matmuls and in reading their results, waits for weights not counted.
+    pub compute: Duration,
+    /// Time in which a matmul waited for its weight: for a load of its own or of the prefetcher.
+    pub waited: Duration,
+    /// Results compared with the CPU's.
+    pub verified: u64,
+}
+
+impl Model {
+    pub(super) fn new(
+        index: usize,
+        store: &Arc<Store>,
+        placed: Applied,
+        settings: &Settings,
+        times: &Arc<CoreTimes>,
+    ) -> Model {
+        Model {
+            index,
+            store: store.clone(),
+            placed,
+            rows: settings.rows as usize,
+            router: None,
+            out: settings.verify.then(Vec::new),
+            digest: Digest::default(),
+            totals: Totals::default(),
+            times: times.clone(),
+        }
+    }
+
+    /// What every pass streams in the same order: not what a router decides.
+    pub(super) fn streamed_in_order(&self) -> impl Iterator<Item = WeightId> {
+        let slots = |part: &&Part| !matches!(part.spec.home, Home::Fixed);
+        let items = self.store.items();
+        let routed = |part: &&Part| self.router.is_some() && items[part.item].expert.is_some();
+        let parts = self.placed.parts.iter().filter(slots);
+        parts.filter(move |part| !routed(part)).map(|part| part.weight)
+    }
+
+    /// Those experts of `layer` that the batch goes to.
+    pub(super) fn experts(&mut self, layer: u32, way: &mut Way<'_>) -> Result<()> {
+        let Some(mut router) = self.router.take() else { return Ok(()) };
+        let routed = router.route(layer).and_then(|()| {
+            while let Some((expert, rows)) = router.next_expert() {
+                for &index in router.items(layer, expert) {
+                    self.weight(index, rows as usize, way)?;
+                }
+            }
+            Ok(())
+        });
+        self.router = Some(router);
+        routed
+    }
+
+    /// Multiplies the first `rows` rows by a weight, part by part.
+    pub(super) fn weight(&mut self, index: usize, rows: usize, way: &mut Way<'_>) -> Result<()> {
+        if let Some(out) = &mut self.out {
+            out.resize(rows * self.store.items()[index].layout.n() as usize, 0);
+        }
+        for part in self.placed.items[index].clone() {
+            let part = self.placed.parts[part];
+            let domain = part.spec.domain;
+            let recorder = way.visits.recorder;
+            let visit = way.visits.enter(domain)?;
+            if let Some(engine) = way.engines.get_mut(domain.index()) {
+                self.multiply(&part, rows, visit, engine, recorder)?;
+            }
+        }
+        self.digest.end_weight(index);
+        self.check(index, rows)
+    }
+
+    /// Multiplies by one part of a weight and reads the results where they are.
+    fn multiply(
+        &mut self,
+        part: &Part,
+        rows: usize,
+        visit: &Visit<Npu>,
+        engine: &mut Engine,
+        recorder: Option<&Recorder>,
+    ) -> Result<()> {
+        let item = &self.store.items()[part.item];
+        let inputs = Inputs { model: self.index, item: part.item, first: 0, rows };
+        let n = u64::from(item.layout.n());
+        let asked = Instant::now();
+        let slot = visit.acquire(part.weight)?;
+        let since = Instant::now();
+        self.totals.waited += since.duration_since(asked);
+        let (digest, out, totals) = (&mut self.digest, &mut self.out, &mut self.totals);
+        let read = |row: usize, column: u32, sums: &[i32]| {
+            let at = row as u64 * n + u64::from(part.column + column);
+            digest.add(at, sums);
+            if let Some(out) = out.as_mut().and_then(|out| out.get_mut(at as usize..)) {
+                out.iter_mut().zip(sums).for_each(|(to, sum)| *to = *sum);
+            }
+        };
+        let weight = slot.weight_ref()?;
+        let running = self.times.begin();
+        let ran = engine.run(&weight, inputs, totals, read);
+        self.times.end(running, ran.as_ref().map_or(0, |cores| *cores));
+        let cores = ran?;
+        self.totals.compute += since.elapsed();
+        drop(slot);
+        self.totals.matmuls += 1;
+        if let Some(recorder) = recorder {
+            let took = since.elapsed();
+            let start = recorder.now().saturating_sub(took);
+            for core in 0..cores {
+                recorder.span(recorder.track(&format!("core {core}")), &*item.name, start, took);
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the results of weight `index` with the CPU's, if they have been kept for that.
+    fn check(&mut self, index: usize, rows: usize) -> Result<()> {
+        let Some(out) = &self.out else { return Ok(()) };
+        let item = &self.store.items()[index];
+        let mut tiled = vec![0; item.layout.bytes() as usize];
+        self.store.load(index, 0, &item.layout, &mut tiled).map_err(Error::Store)?;
+        let inputs = Noise { weight: index, row: 0 }.values_of(rows, &item.layout);
+        let mut want = vec![0; out.len()];
+        reference::sums(&item.layout, &tiled, &inputs, &mut want)
+            .map_err(|error| Error::Source(Arc::new(error)))?;
+        let wrong = out.iter().zip(&want).position(|(device, cpu)| device != cpu);
+        self.totals.verified += out.len() as u64;
+        let Some(at) = wrong else { return Ok(()) };
+        let n = item.layout.n() as usize;
+        Err(Error::Check(format!(
+            "{}: row {}, column {}: the device says {}, the CPU {}",
+            item.name,
+            at / n,
+            at % n,
+            out[at],
+            want[at]
+        )))
+    }
+}

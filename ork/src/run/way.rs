@@ -1,0 +1,50 @@
+//! Where a pass takes place: the matmuls of each domain, and the domain at work.
+
+use std::time::Duration;
+
+use ork_cache::npu::Npu;
+use ork_cache::trace::Recorder;
+use ork_cache::{Cache, DomainId, Visit};
+
+use super::engine::Engine;
+use crate::error::Result;
+
+/// Where a pass takes place.
+pub(super) struct Way<'a> {
+    pub(super) engines: &'a mut [Engine],
+    pub(super) visits: Visits<'a>,
+}
+
+/// The domain at work, which a pass enters when it needs another.
+pub(super) struct Visits<'a> {
+    pub(super) cache: &'a Cache<Npu>,
+    pub(super) recorder: Option<&'a Recorder>,
+    pub(super) visit: Option<(Visit<Npu>, Duration)>,
+}
+
+impl Visits<'_> {
+    pub(super) fn enter(&mut self, domain: DomainId) -> Result<&Visit<Npu>> {
+        if self.visit.as_ref().is_some_and(|(visit, _)| visit.domain() != domain) {
+            self.leave();
+        }
+        let since = self.recorder.map_or(Duration::ZERO, Recorder::now);
+        let visit = match self.visit.take() {
+            Some(visit) => visit,
+            None => (self.cache.enter(domain)?, since),
+        };
+        Ok(&self.visit.insert(visit).0)
+    }
+
+    fn leave(&mut self) {
+        if let (Some((visit, since)), Some(recorder)) = (self.visit.take(), self.recorder) {
+            let track = recorder.track(&visit.domain().to_string());
+            recorder.span(track, "visit", since, recorder.now().saturating_sub(since));
+        }
+    }
+}
+
+impl Drop for Visits<'_> {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
