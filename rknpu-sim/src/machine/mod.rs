@@ -1,17 +1,23 @@
 //! A machine with an NPU, and the files that programs open on it.
 
-use crate::calls::{self, Mapped, backing_of};
+mod file;
+mod mapping;
+
+use crate::calls::{Mapped, backing_of};
 use crate::config::Config;
 use crate::fault::Fault;
 use crate::fence::FenceInfo;
 use crate::files::Node;
-use crate::kernel::{Actor, Call, Channel, Event, Kernel, MS};
-use crate::memory::{Backing, UserMap};
+use crate::kernel::{Actor, Channel, Event, Kernel, MS};
+use crate::memory::Backing;
 use crate::report::Report;
 use rustix::fd::{BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::Duration;
+
+pub use file::File;
+pub use mapping::{Mapping, Reservation};
 
 /// A machine: one NPU, one driver. Clones are the same machine.
 ///
@@ -85,7 +91,7 @@ impl Machine {
     /// Opens a node.
     pub fn open_node(&self, node: Node) -> File {
         let id = self.kernel().enter().files.open(node);
-        File { machine: self.clone(), id }
+        File::new(self.clone(), id)
     }
 
     /// What happened so far, and what is held.
@@ -235,10 +241,8 @@ impl Machine {
         let mut call = self.kernel().enter();
         let mapped = Mapped::of_dma_buf(&mut call, fd, offset, len)?;
         drop(call);
-        let reservation = Reservation { machine: self.clone(), mapped };
         let len = len.next_multiple_of(4096);
-        let map = UserMap::new(&reservation.mapped.backing, len)?;
-        Ok(Mapping { map, len, _reservation: reservation })
+        Mapping::new(Reservation::new(self.clone(), mapped), len)
     }
 
     /// Tells the machine that the program has closed a descriptor that came from PRIME or FENCE_OUT,
@@ -480,225 +484,6 @@ fn nanos(time: Duration) -> u64 {
 #[must_use = "the thread counts as acting until this is dropped"]
 pub struct Acting {
     _actor: Actor,
-}
-
-/// An open file on a machine's node. Dropping it closes it: its handles go when its last mapping
-/// has gone.
-///
-/// ```
-/// use rknpu_sim::{Config, Machine};
-/// use rknpu_sys::uapi::MemCreate;
-///
-/// let machine = Machine::new(Config::default());
-/// let file = machine.open();
-/// file.call(&mut MemCreate { flags: 0x403, size: 4096, ..Default::default() })?;
-/// drop(file); // and its handles with it
-/// assert_eq!(machine.report().objects, 0);
-/// # Ok::<(), rustix::io::Errno>(())
-/// ```
-#[derive(Debug)]
-pub struct File {
-    machine: Machine,
-    id: u32,
-}
-
-impl File {
-    /// The machine.
-    ///
-    /// ```
-    /// use rknpu_sim::{Config, Machine};
-    ///
-    /// let file = Machine::new(Config::default()).open(); // the file keeps the machine
-    /// assert_eq!(file.machine().report().files, 1);
-    /// ```
-    pub fn machine(&self) -> &Machine {
-        &self.machine
-    }
-
-    pub(crate) fn id(&self) -> u32 {
-        self.id
-    }
-
-    pub(crate) fn enter(&self) -> Call<'_> {
-        self.machine.kernel().enter()
-    }
-
-    /// Books a mapping of `len` bytes at an offset of MEM_MAP, without mapping anything: for those
-    /// who map the buffer's file themselves.
-    ///
-    /// ```
-    /// use rknpu_sim::{Config, Machine};
-    ///
-    /// let machine = Machine::new(Config::default());
-    /// let file = machine.open();
-    /// # use rknpu_sys::uapi::{MemCreate, MemMap};
-    /// # let mut buffer = MemCreate { flags: 0x403, size: 8192, ..Default::default() };
-    /// # file.call(&mut buffer)?;
-    /// # let mut map = MemMap { handle: buffer.handle, ..Default::default() };
-    /// # file.call(&mut map)?;
-    /// let reservation = file.reserve(map.offset, 8192)?;
-    /// assert_eq!(machine.report().mappings, 1);
-    /// drop(reservation);
-    /// assert_eq!(machine.report().mappings, 0);
-    /// # Ok::<(), rustix::io::Errno>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As `mmap(2)` on the driver's node: EINVAL for an offset or length that is no buffer's, EACCES
-    /// without a handle in this file, ENXIO for a buffer that fell back from contiguous memory.
-    pub fn reserve(&self, offset: u64, len: usize) -> Result<Reservation, Errno> {
-        let mut call = self.machine.kernel().enter();
-        let mapped = Mapped::new(&mut call, self.id, offset, len)?;
-        Ok(Reservation { machine: self.machine.clone(), mapped })
-    }
-
-    /// `mmap(2)`: maps a buffer, shared, readable and writable.
-    ///
-    /// ```
-    /// use rknpu_sim::{Config, Machine};
-    ///
-    /// let machine = Machine::new(Config::default());
-    /// let file = machine.open();
-    /// # use rknpu_sys::uapi::{MemCreate, MemMap};
-    /// # let mut buffer = MemCreate { flags: 0x403, size: 8192, ..Default::default() };
-    /// # file.call(&mut buffer)?;
-    /// # let mut map = MemMap { handle: buffer.handle, ..Default::default() };
-    /// # file.call(&mut map)?;
-    /// let mapping = file.mmap(map.offset, 8192)?;
-    /// mapping.write(8190, &[1, 2]);
-    /// assert!(file.mmap(map.offset + 1, 8192).is_err());
-    /// # Ok::<(), rustix::io::Errno>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`File::reserve`]; ENOMEM when the host has no address space.
-    pub fn mmap(&self, offset: u64, len: usize) -> Result<Mapping, Errno> {
-        let reservation = self.reserve(offset, len)?;
-        let len = len.next_multiple_of(4096);
-        let map = UserMap::new(&reservation.mapped.backing, len)?;
-        Ok(Mapping { map, len, _reservation: reservation })
-    }
-}
-
-impl Drop for File {
-    fn drop(&mut self) {
-        calls::close(&mut self.machine.kernel().enter(), self.id);
-    }
-}
-
-/// A mapping as far as the driver is concerned: it holds the buffer and the file until dropped.
-///
-/// ```
-/// use rknpu_sim::{Config, Machine};
-///
-/// let machine = Machine::new(Config::default());
-/// let file = machine.open();
-/// # use rknpu_sys::uapi::{MemCreate, MemMap};
-/// # let mut buffer = MemCreate { flags: 0x403, size: 8192, ..Default::default() };
-/// # file.call(&mut buffer)?;
-/// # let mut map = MemMap { handle: buffer.handle, ..Default::default() };
-/// # file.call(&mut map)?;
-/// // A mapping outlives its handle and its file.
-/// let reservation = file.reserve(map.offset, 8192)?;
-/// drop(file);
-/// assert_eq!(machine.report().objects, 1);
-/// drop(reservation);
-/// assert_eq!(machine.report().objects, 0);
-/// # Ok::<(), rustix::io::Errno>(())
-/// ```
-#[derive(Debug)]
-pub struct Reservation {
-    machine: Machine,
-    mapped: Mapped,
-}
-
-impl Reservation {
-    /// The buffer's memory file; the mapping begins at its first byte.
-    ///
-    /// ```
-    /// use rknpu_sim::{Config, Machine};
-    ///
-    /// let machine = Machine::new(Config::default());
-    /// let file = machine.open();
-    /// # use rknpu_sys::uapi::{MemCreate, MemMap};
-    /// # let mut buffer = MemCreate { flags: 0x403, size: 8192, ..Default::default() };
-    /// # file.call(&mut buffer)?;
-    /// # let mut map = MemMap { handle: buffer.handle, ..Default::default() };
-    /// # file.call(&mut map)?;
-    /// let reservation = file.reserve(map.offset, 8192)?;
-    /// assert!(rustix::fs::fstat(reservation.file())?.st_size >= 8192);
-    /// # Ok::<(), rustix::io::Errno>(())
-    /// ```
-    pub fn file(&self) -> BorrowedFd<'_> {
-        self.mapped.backing.file()
-    }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        self.mapped.unmap(&mut self.machine.kernel().enter());
-    }
-}
-
-/// A mapped buffer. Dropping it unmaps it.
-///
-/// ```
-/// use rknpu_sim::{Config, Machine};
-///
-/// let machine = Machine::new(Config::default());
-/// let file = machine.open();
-/// # use rknpu_sys::uapi::{MemCreate, MemMap};
-/// # let mut buffer = MemCreate { flags: 0x403, size: 8192, ..Default::default() };
-/// # file.call(&mut buffer)?;
-/// # let mut map = MemMap { handle: buffer.handle, ..Default::default() };
-/// # file.call(&mut map)?;
-/// let mapping = file.mmap(map.offset, 8192)?;
-/// mapping.write(100, b"weights");
-/// let mut read = [0; 7];
-/// mapping.read(100, &mut read);
-/// assert_eq!(&read, b"weights");
-/// # Ok::<(), rustix::io::Errno>(())
-/// ```
-#[derive(Debug)]
-pub struct Mapping {
-    // Unmapped before the driver is told.
-    map: UserMap,
-    len: usize,
-    _reservation: Reservation,
-}
-
-impl Mapping {
-    /// First byte. Reads and writes through it are the CPU's: volatile, as the NPU and other
-    /// mappings share the memory.
-    pub fn as_ptr(&self) -> *mut u8 {
-        self.map.base()
-    }
-
-    /// Bytes mapped.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Reads from `at` on; what lies outside the mapping is left alone.
-    pub fn read(&self, at: usize, out: &mut [u8]) {
-        self.map.read(at, out);
-    }
-
-    /// Writes from `at` on; what lies outside the mapping is left alone.
-    pub fn write(&self, at: usize, bytes: &[u8]) {
-        self.map.write(at, bytes);
-    }
-
-    /// Whether another mapping is of the same buffer.
-    pub(crate) fn same_buffer(&self, other: &Mapping) -> bool {
-        let backing = |mapping: &Mapping| Arc::as_ptr(&mapping._reservation.mapped.backing);
-        backing(self) == backing(other)
-    }
-
-    /// Whether nothing is mapped; never.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
 }
 
 /// Sets the CPU that this thread's calls count as coming from. The kernel keeps freed addresses per

@@ -1,0 +1,133 @@
+//! Mappings of buffers.
+
+use super::Machine;
+use crate::calls::Mapped;
+use crate::memory::UserMap;
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use std::sync::Arc;
+
+/// A mapping as far as the driver is concerned: it holds the buffer and the file until dropped.
+///
+/// ```
+/// use rknpu_sim::{Config, Machine};
+///
+/// let machine = Machine::new(Config::default());
+/// let file = machine.open();
+/// # use rknpu_sys::uapi::{MemCreate, MemMap};
+/// # let mut buffer = MemCreate { flags: 0x403, size: 8192, ..Default::default() };
+/// # file.call(&mut buffer)?;
+/// # let mut map = MemMap { handle: buffer.handle, ..Default::default() };
+/// # file.call(&mut map)?;
+/// // A mapping outlives its handle and its file.
+/// let reservation = file.reserve(map.offset, 8192)?;
+/// drop(file);
+/// assert_eq!(machine.report().objects, 1);
+/// drop(reservation);
+/// assert_eq!(machine.report().objects, 0);
+/// # Ok::<(), rustix::io::Errno>(())
+/// ```
+#[derive(Debug)]
+pub struct Reservation {
+    machine: Machine,
+    mapped: Mapped,
+}
+
+impl Reservation {
+    pub(super) fn new(machine: Machine, mapped: Mapped) -> Reservation {
+        Reservation { machine, mapped }
+    }
+
+    /// The buffer's memory file; the mapping begins at its first byte.
+    ///
+    /// ```
+    /// use rknpu_sim::{Config, Machine};
+    ///
+    /// let machine = Machine::new(Config::default());
+    /// let file = machine.open();
+    /// # use rknpu_sys::uapi::{MemCreate, MemMap};
+    /// # let mut buffer = MemCreate { flags: 0x403, size: 8192, ..Default::default() };
+    /// # file.call(&mut buffer)?;
+    /// # let mut map = MemMap { handle: buffer.handle, ..Default::default() };
+    /// # file.call(&mut map)?;
+    /// let reservation = file.reserve(map.offset, 8192)?;
+    /// assert!(rustix::fs::fstat(reservation.file())?.st_size >= 8192);
+    /// # Ok::<(), rustix::io::Errno>(())
+    /// ```
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.mapped.backing.file()
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.mapped.unmap(&mut self.machine.kernel().enter());
+    }
+}
+
+/// A mapped buffer. Dropping it unmaps it.
+///
+/// ```
+/// use rknpu_sim::{Config, Machine};
+///
+/// let machine = Machine::new(Config::default());
+/// let file = machine.open();
+/// # use rknpu_sys::uapi::{MemCreate, MemMap};
+/// # let mut buffer = MemCreate { flags: 0x403, size: 8192, ..Default::default() };
+/// # file.call(&mut buffer)?;
+/// # let mut map = MemMap { handle: buffer.handle, ..Default::default() };
+/// # file.call(&mut map)?;
+/// let mapping = file.mmap(map.offset, 8192)?;
+/// mapping.write(100, b"weights");
+/// let mut read = [0; 7];
+/// mapping.read(100, &mut read);
+/// assert_eq!(&read, b"weights");
+/// # Ok::<(), rustix::io::Errno>(())
+/// ```
+#[derive(Debug)]
+pub struct Mapping {
+    // Unmapped before the driver is told.
+    map: UserMap,
+    len: usize,
+    _reservation: Reservation,
+}
+
+impl Mapping {
+    /// Maps the first `len` bytes.
+    pub(super) fn new(reservation: Reservation, len: usize) -> Result<Mapping, Errno> {
+        let map = UserMap::new(&reservation.mapped.backing, len)?;
+        Ok(Mapping { map, len, _reservation: reservation })
+    }
+
+    /// First byte. Reads and writes through it are the CPU's: volatile, as the NPU and other
+    /// mappings share the memory.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.map.base()
+    }
+
+    /// Bytes mapped.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Reads from `at` on; what lies outside the mapping is left alone.
+    pub fn read(&self, at: usize, out: &mut [u8]) {
+        self.map.read(at, out);
+    }
+
+    /// Writes from `at` on; what lies outside the mapping is left alone.
+    pub fn write(&self, at: usize, bytes: &[u8]) {
+        self.map.write(at, bytes);
+    }
+
+    /// Whether another mapping is of the same buffer.
+    pub(crate) fn same_buffer(&self, other: &Mapping) -> bool {
+        let backing = |mapping: &Mapping| Arc::as_ptr(&mapping._reservation.mapped.backing);
+        backing(self) == backing(other)
+    }
+
+    /// Whether nothing is mapped; never.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
