@@ -428,7 +428,111 @@ fn a_finished_pack_serves_and_columns_are_cut_out_of_compact_forms() {
     let mut some = vec![1; part.bytes() as usize];
     store.load(0, 0, &whole, &mut all).unwrap();
     store.load(0, 64, &part, &mut some).unwrap();
-    let codes = |layout, bytes: &[u8]| ork_weights::reference::codes(layout, bytes).unwrap();
+    let k = whole.k() as usize;
+    assert!(codes(&part, &some) == codes(&whole, &all)[64 * k..128 * k]);
+}
+
+/// Codes of a tiled weight, channel by channel.
+fn codes(layout: &rknpu::Layout, tiles: &[u8]) -> Vec<i8> {
+    ork_weights::reference::codes(layout, tiles).unwrap()
+}
+
+/// Loads every weight of a store in parts of so many columns, the last of them narrower, and compares
+/// each with those columns of the whole.
+fn load_in_parts(store: &Store, width: u32, wholes: &[Vec<u8>]) {
+    for (item, i) in store.items().iter().enumerate() {
+        let whole = i.layout;
+        let (k, all) = (whole.k() as usize, codes(&whole, &wholes[item]));
+        for column in (0..whole.n()).step_by(width as usize) {
+            let n = width.min(whole.n() - column);
+            let part = rknpu::Layout::new(whole.k(), n, whole.precision()).unwrap();
+            let mut out = vec![9; part.bytes() as usize];
+            store.load(item, column, &part, &mut out).unwrap();
+            let theirs = &all[column as usize * k..(column + n) as usize * k];
+            assert!(codes(&part, &out) == theirs, "{} from {column}", i.name);
+        }
+    }
+}
+
+#[test]
+fn weights_that_come_in_columns_make_the_same_pack() {
+    let bench = Bench::new();
+    let path = bench.folder.path().join("wide.gguf");
+    // One of its kinds is quantised in pieces and spans two n-slices and three k-slices.
+    let shape =
+        synth::Shape { embedding: 2304, feed_forward: 8704, layers: 1, ..synth::Shape::tiny() };
+    shape.write(std::fs::File::create(&path).unwrap()).unwrap();
+    let identity = open(&path).identity(false).unwrap();
+    let options = WriterOptions { stamped: true, ..WriterOptions::default() };
+    let at = |name: &str| bench.folder.path().join(name);
+    let building = |name: &str| {
+        let writer = PackWriter::create(at(name), &identity, options.clone()).unwrap();
+        Store::building(open(&path), Tier::Int8, writer).unwrap().evict_source(true)
+    };
+    let bytes = |name: &str| std::fs::read(at(name)).unwrap();
+
+    let store = building("whole.orkpack");
+    let load = |(item, i): (usize, &Item)| {
+        let mut out = vec![0; i.bytes() as usize];
+        store.load(item, 0, &i.layout, &mut out).unwrap();
+        out
+    };
+    let wholes: Vec<_> = store.items().iter().enumerate().map(load).collect();
+    store.finish_if_whole().unwrap().unwrap();
+    let expected = bytes("whole.orkpack");
+    let count = store.items().len() as u64;
+
+    // Each is made once, with its first columns; the rest is read from what is written.
+    let store = building("columns.orkpack");
+    load_in_parts(&store, 1056, &wholes);
+    let parts: u64 = store.items().iter().map(|i| u64::from(i.layout.n().div_ceil(1056))).sum();
+    assert_eq!(store.given(), npu::Given { packed: count, loaded: parts - count });
+    let scales: Vec<_> = (0..store.items().len()).map(|i| store.scales(i).unwrap()).collect();
+    assert_eq!(store.given().packed, count, "scales came with the columns");
+    store.finish_if_whole().unwrap().unwrap();
+    assert!(bytes("columns.orkpack") == expected);
+
+    // Never used: made at the end.
+    building("unused.orkpack").finish().unwrap().unwrap();
+    assert!(bytes("unused.orkpack") == expected);
+
+    // Interrupted after some columns of the third, and gone on with.
+    let store = building("resumed.orkpack");
+    for item in 0..3 {
+        let whole = store.items()[item].layout;
+        let part = rknpu::Layout::new(whole.k(), 64, whole.precision()).unwrap();
+        store.load(item, 64, &part, &mut vec![0; part.bytes() as usize]).unwrap();
+    }
+    drop(store);
+    let store = building("resumed.orkpack");
+    // Narrow enough for all three to come in parts, which are read from what is there.
+    load_in_parts(&store, 512, &wholes);
+    assert_eq!(store.given().packed, count - 3);
+    assert!((0..3).all(|i| store.scales(i).unwrap() == scales[i]));
+    assert_eq!(store.finish().unwrap().unwrap().resumed, 3);
+    assert!(bytes("resumed.orkpack") == expected);
+
+    // Without a pack, the columns that are asked for are made, and nothing else.
+    let store = Store::from_model(open(&path), Tier::Int8).unwrap();
+    load_in_parts(&store, 1056, &wholes);
+    assert_eq!(store.given().loaded, 0);
+    assert!(scales.iter().enumerate().all(|(i, scales)| store.scales(i).unwrap() == *scales));
+}
+
+#[test]
+fn columns_of_another_weight_in_the_pack_being_built_are_not_used() {
+    let bench = Bench::new();
+    let model = open(&bench.model());
+    let mut writer = PackWriter::create(bench.pack_path(), None, WriterOptions::default()).unwrap();
+    // The name of the first weight is taken by something else.
+    let name = model.weights()[0].name.clone();
+    writer.add(&name, 32, 128, Dtype::Int8, &[7; 4096], &[1.0; 128]).unwrap();
+    let store = Store::building(model, Tier::Int8, writer).unwrap();
+    let whole = store.items()[0].layout;
+    let part = rknpu::Layout::new(whole.k(), 64, whole.precision()).unwrap();
+    let (mut all, mut some) = (vec![0; whole.bytes() as usize], vec![1; part.bytes() as usize]);
+    store.load(0, 0, &whole, &mut all).unwrap();
+    store.load(0, 64, &part, &mut some).unwrap();
     let k = whole.k() as usize;
     assert!(codes(&part, &some) == codes(&whole, &all)[64 * k..128 * k]);
 }

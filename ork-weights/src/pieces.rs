@@ -8,7 +8,7 @@ use std::ops::Range;
 
 /// Bytes of a piece, in the model and in the pack: exceeded only by the least channels of a very
 /// wide weight.
-const PIECE: u64 = 16 << 20;
+pub(crate) const PIECE: u64 = 16 << 20;
 
 /// Channels of the smallest piece. So many tiles of any precision fill whole pages in every
 /// k-slice, so that only the last piece of an n-slice has padding: the n-slice's own.

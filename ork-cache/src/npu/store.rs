@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use ork_weights::model::{Model, ModelError};
+use ork_weights::model::{Model, ModelError, Weight};
 use ork_weights::pack::{
-    Access, Dtype, Entry, Pack, PackError, PackFile, PackWriter, Source, Summary,
+    Access, Dtype, Entry, Pack, PackError, PackFile, PackWriter, Source, Summary, WeightHeader,
 };
-use ork_weights::quantise::{QuantiseError, Tier};
+use ork_weights::quantise::{QuantiseError, Recipe, Tier};
 use rknpu_sys::layout::Layout;
 use rustix::fs::{Advice, fadvise};
 
@@ -250,7 +250,9 @@ impl Store {
 
     /// Writes the columns from `column` on, as many as `layout` has, of weight `item` into `out`,
     /// tiled as `layout` says. What the pack holds is read by the calling thread alone; a weight that
-    /// has to be quantised is, on the threads of the current rayon pool.
+    /// has to be quantised is, on the threads of the current rayon pool. Not for tasks of that pool
+    /// themselves: one that waits for others may be given a second load to run, which then waits
+    /// for the first.
     ///
     /// # Errors
     /// [`StoreError`]; `out` then holds no weight.
@@ -318,8 +320,7 @@ impl Store {
                 if *layout == expected.item.layout {
                     return self.quantise(origin, item, expected, out);
                 }
-                let quantise = |all: &mut [u8]| self.quantise(origin, item, expected, all);
-                cut(&expected.item.layout, column, layout, out, quantise)
+                self.quantise_columns(origin, item, expected, column, layout, out)
             }
         }
     }
@@ -337,8 +338,12 @@ impl Store {
             Ok((pack, entry)) => pack.scales(entry)?,
             Err(not_in_pack) => {
                 let Some(origin) = &self.origin else { return Err(not_in_pack) };
-                let mut all = vec![0; expected.item.layout.bytes() as usize];
-                self.quantise(origin, item, expected, &mut all)?;
+                let weight = origin.weight(item)?;
+                if !origin.add_missing(weight, expected)? {
+                    let scales = origin.in_pieces(weight, |_, _| Ok(()))?;
+                    let _ = expected.form.scales.set(scales.into());
+                }
+                self.packed.fetch_add(1, Ordering::Relaxed);
                 return Ok(expected.form.scales.get().map_or(&[], |s| s));
             }
         };
@@ -366,12 +371,9 @@ impl Store {
     /// the model serves on.
     pub fn finish(&self) -> Result<Option<Summary>, StoreError> {
         let Some(origin) = &self.origin else { return Ok(None) };
-        let mut buffer = Vec::new();
         for (i, (item, form)) in self.items.iter().zip(&self.forms).enumerate() {
-            let missing = |w: &PackWriter| !w.contains(&item.name);
-            if origin.writer().as_ref().is_some_and(missing) {
-                buffer.resize(item.layout.bytes() as usize, 0);
-                self.quantise(origin, i, Expected { item, form }, &mut buffer)?;
+            if origin.add_missing(origin.weight(i)?, Expected { item, form })? {
+                self.packed.fetch_add(1, Ordering::Relaxed);
             }
         }
         let writer = origin.writer().take();
@@ -402,7 +404,7 @@ impl Store {
         let built = self.origin.as_ref().and_then(|origin| origin.built.get());
         let pack = built.or(self.pack.as_ref());
         match pack.and_then(|p| Some((p, p.get(&item.name)?))) {
-            Some((pack, e)) if e.dtype == form.dtype && e.layout() == item.layout => Ok((pack, e)),
+            Some((pack, e)) if expected.is(e) => Ok((pack, e)),
             other => {
                 let found = other.map_or(String::new(), |(_, e)| {
                     format!(", but a {} one of K={} N={}", e.dtype, e.k, e.n)
@@ -420,9 +422,7 @@ impl Store {
         expected: Expected<'_>,
         out: &mut [u8],
     ) -> Result<(), StoreError> {
-        // The items were made of the model's weights, in order.
-        let known = self.items.len();
-        let weight = origin.model.weights().get(item).ok_or(StoreError::Unknown { item, known })?;
+        let weight = origin.weight(item)?;
         let mut scales = vec![0f32; origin.tier.scales(weight.k, weight.n)];
         origin.model.quantise(weight, &origin.tier, out, &mut scales)?;
         if let Some(writer) = origin.writer().as_mut()
@@ -436,6 +436,49 @@ impl Store {
         }
         self.packed.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Makes some columns of a weight that may be larger than all slots together, without holding
+    /// the others. A pack that is being built gets all of it with the first of its columns, and is
+    /// read for the others: the model is read once.
+    fn quantise_columns(
+        &self,
+        origin: &Origin,
+        item: usize,
+        expected: Expected<'_>,
+        column: u32,
+        layout: &Layout,
+        out: &mut [u8],
+    ) -> Result<(), StoreError> {
+        let (weight, whole) = (origin.weight(item)?, &expected.item.layout);
+        let from = match origin.add_missing(weight, expected)? {
+            true => &self.packed,
+            false => &self.loaded,
+        };
+        if let Some(writer) = origin.writer().as_ref()
+            && let Some(entry) = writer.get(&weight.name).filter(|entry| expected.is(entry))
+        {
+            let start = entry.blob_range().start;
+            copy_columns(whole, column, layout, out, |at, to| writer.read_at(start + at, to))?;
+            from.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
+        }
+        let channels = column..column.saturating_add(layout.n());
+        let mut scales = vec![0f32; origin.tier.scales(layout.k(), layout.n())];
+        let recipe = Recipe::new(origin.tier);
+        origin.model.quantise_channels(weight, channels, &recipe, out, &mut scales)?;
+        if origin.evict {
+            origin.model.evict(weight);
+        }
+        self.packed.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Expected<'_> {
+    /// Whether `entry` is what it should be.
+    fn is(&self, entry: &Entry) -> bool {
+        entry.dtype == self.form.dtype && entry.layout() == self.item.layout
     }
 }
 
@@ -473,6 +516,41 @@ impl Origin {
     fn writer(&self) -> std::sync::MutexGuard<'_, Option<PackWriter>> {
         // After an error the writer is as before the call, so a panic in between loses nothing.
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The weight of an item: these were made of the model's, in order.
+    fn weight(&self, item: usize) -> Result<&Weight, StoreError> {
+        let known = self.model.weights().len();
+        self.model.weights().get(item).ok_or(StoreError::Unknown { item, known })
+    }
+
+    /// Adds a weight to the pack that is being built, a piece at a time; `false` when none is, or
+    /// it has the weight.
+    fn add_missing(&self, weight: &Weight, expected: Expected<'_>) -> Result<bool, StoreError> {
+        let mut writer = self.writer();
+        let missing = |writer: &&mut PackWriter| !writer.contains(&weight.name);
+        let Some(writer) = writer.as_mut().filter(missing) else { return Ok(false) };
+        let Weight { name, k, n, .. } = weight;
+        let header = WeightHeader { name, k: *k, n: *n, dtype: expected.form.dtype };
+        let mut out = writer.begin(header)?;
+        let scales = self.in_pieces(weight, |at, tiles| Ok(out.write_at(at, tiles)?))?;
+        out.finish(&scales, None)?;
+        let _ = expected.form.scales.set(scales.into());
+        Ok(true)
+    }
+
+    /// Quantises a weight a piece at a time: `take` gets each and its place; returns its scales.
+    fn in_pieces(
+        &self,
+        weight: &Weight,
+        take: impl FnMut(u64, &[u8]) -> Result<(), StoreError>,
+    ) -> Result<Vec<f32>, StoreError> {
+        let mut scales = vec![0f32; self.tier.scales(weight.k, weight.n)];
+        self.model.quantise_in_pieces(weight, &Recipe::new(self.tier), &mut scales, take)?;
+        if self.evict {
+            self.model.evict(weight);
+        }
+        Ok(scales)
     }
 
     /// Finishes the pack and reads from it from now on.

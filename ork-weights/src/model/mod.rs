@@ -407,7 +407,7 @@ impl Model {
         out: &mut [u8],
         scales: &mut [f32],
     ) -> Result<Quality, ModelError> {
-        self.quantise_into(weight, recipe, out, scales)
+        self.quantise_channels(weight, 0..weight.n, recipe, out, scales)
     }
 
     /// Quantises a weight to what a pack stores, see [`encode`].

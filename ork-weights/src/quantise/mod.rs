@@ -145,6 +145,14 @@ pub enum QuantiseError {
         /// The length it must have.
         expected: usize,
     },
+    /// Channels that a weight does not have.
+    #[error("channels {} to {} of a weight that has {n}: name at least one of them, and none past the last", channels.start, channels.end)]
+    Channels {
+        /// Those asked for.
+        channels: std::ops::Range<u32>,
+        /// Channels of the weight.
+        n: u32,
+    },
     /// A group that does not divide K into runs of 32.
     #[error("groups of {group} do not fit K={k}: a multiple of 32 that divides K, at most 10752")]
     Group {

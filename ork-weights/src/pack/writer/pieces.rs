@@ -1,12 +1,13 @@
 //! Weights that come in pieces, so that nobody has to hold one whole.
 
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 
 use rknpu_sys::layout::PAGE;
 
 use super::{PackWriter, WeightHeader};
 use crate::pack::Dtype;
-use crate::pack::entry::Span;
+use crate::pack::entry::{Entry, Span};
 use crate::pack::error::{PackError, Part, Result};
 use crate::pack::format::{blob, o4n1};
 use crate::pack::source::{Pread, Source};
@@ -82,6 +83,47 @@ impl PackWriter {
         };
         weight.writer.write(&stamp, weight.at)?;
         Ok(weight)
+    }
+
+    /// What is written of a weight, if it is: before the pack is whole, [`PackWriter::read_at`] reads
+    /// its bytes.
+    ///
+    /// ```
+    /// use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// let path = folder.path().join("small.orkpack");
+    /// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// writer.add("w", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// let entry = writer.get("w").ok_or("just added")?;
+    /// let mut tile = [0; 1024];
+    /// writer.read_at(entry.blob_range().start, &mut tile)?;
+    /// assert_eq!(tile, [1; 1024]);
+    /// assert!(writer.get("v").is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn get(&self, name: &str) -> Option<&Entry> {
+        self.names.get(name).and_then(|at| self.entries.get(*at))
+    }
+
+    /// Reads bytes of what is written, `offset` from the start of the file.
+    ///
+    /// ```
+    /// use ork_weights::pack::{Dtype, PackError, PackWriter, WriterOptions};
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// let path = folder.path().join("small.orkpack");
+    /// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// writer.add("w", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+    /// let past = writer.read_at(1 << 20, &mut [0; 64]);
+    /// assert!(matches!(past, Err(PackError::Io { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`PackError::Io`], also past the end of what is written.
+    pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.file.read_exact_at(out, offset).map_err(PackError::io("read", &self.paths.partial))
     }
 }
 
