@@ -272,7 +272,7 @@ mod tests {
     fn channels_are_quantised_as_in_the_whole() {
         // More channels than an n-slice, more inputs than a k-slice.
         let shape =
-            Shape { embedding: 1152, feed_forward: N_SLICE + 512, layers: 1, ..Shape::tiny() };
+            Shape { embedding: 1280, feed_forward: N_SLICE + 512, layers: 1, ..Shape::tiny() };
         let (_file, model) = opened(shape);
         let weight = model.weight("blk.0.ffn_up.weight").unwrap();
         for tier in TIERS {
