@@ -1,11 +1,12 @@
 //! The cache on the simulated device: the same bytes whatever the budget, the policy and the source.
 #![cfg(not(loom))]
 
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ork_cache::config::PolicyKind;
-use ork_cache::npu::{self, Note, Npu, Setup, Store};
+use ork_cache::npu::{self, Note, Npu, Setup, Store, StoreError};
 use ork_cache::plan::{Applied, Board, Item, Plan};
 use ork_cache::prefetch::Prefetcher;
 use ork_cache::{Cache, DomainId, Error, WeightId};
@@ -535,4 +536,49 @@ fn columns_of_another_weight_in_the_pack_being_built_are_not_used() {
     store.load(0, 64, &part, &mut some).unwrap();
     let k = whole.k() as usize;
     assert!(codes(&part, &some) == codes(&whole, &all)[64 * k..128 * k]);
+}
+
+#[test]
+fn a_model_that_changes_while_its_pack_is_built_gives_no_weight_and_no_pack() {
+    let bench = Bench::new();
+    let path = bench.model();
+    let building = || {
+        let model = open(&path);
+        let identity = model.identity(false).unwrap();
+        let writer =
+            PackWriter::create(bench.pack_path(), &identity, WriterOptions::default()).unwrap();
+        Store::building(model, Tier::Int8, writer).unwrap()
+    };
+    let overwrite = || {
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(&[0x11; 4096], std::fs::metadata(&path).unwrap().len() - 8192).unwrap();
+        file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+    };
+    let load = |store: &Store, item: usize| {
+        let layout = store.items()[item].layout;
+        store.load(item, 0, &layout, &mut vec![0; layout.bytes() as usize])
+    };
+    let changed = |error: StoreError| {
+        let text = error.to_string();
+        assert!(text.contains("tiny.gguf") && text.contains("chang"), "{text}");
+    };
+
+    // Between two weights: the second is refused.
+    let store = building();
+    load(&store, 0).unwrap();
+    overwrite();
+    changed(load(&store, 1).unwrap_err());
+    changed(store.finish().unwrap_err());
+    drop(store);
+    assert!(!bench.pack_path().exists());
+
+    // After the last one: there is no pack.
+    let path = bench.model();
+    let store = building();
+    (0..store.items().len()).for_each(|item| load(&store, item).unwrap());
+    overwrite();
+    changed(store.finish_if_whole().unwrap_err());
+    drop((store, path));
+    let left: Vec<_> = std::fs::read_dir(bench.folder.path()).unwrap().collect();
+    assert_eq!(left.len(), 1, "only the model is left: {left:?}");
 }

@@ -1,6 +1,7 @@
 //! Folders that go with the program, also when it is told to end; and room on disks.
 
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::thread::{self, JoinHandle};
 
@@ -66,19 +67,20 @@ impl Drop for TemporaryFolder {
 /// Refuses what would fill the disk of `folder`: `what` needs `need` bytes there.
 ///
 /// # Errors
-/// [`Error::Usage`] with both numbers. Where the system does not tell, nothing is refused.
+/// [`Error::File`] with both numbers. Where the system does not tell, nothing is refused.
 pub fn check_room(folder: &Path, what: &str, need: u64) -> Result<()> {
     let Ok(disk) = statvfs(folder) else { return Ok(()) };
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
     if need <= free {
         return Ok(());
     }
-    Err(Error::Usage(format!(
-        "{what} needs {} ({need} bytes) in {}, where {} ({free} bytes) are free: make room, or name another folder in TMPDIR",
+    let text = format!(
+        "{what} needs {} ({need} bytes), and {} ({free} bytes) are free: make room, or name another folder in TMPDIR",
         Size(need),
-        folder.display(),
         Size(free)
-    )))
+    );
+    let source = io::Error::new(io::ErrorKind::StorageFull, text);
+    Err(Error::file("make files in", folder)(source))
 }
 
 #[cfg(test)]
@@ -98,7 +100,9 @@ mod tests {
     fn more_than_the_disk_has_is_refused_with_both_numbers() {
         let folder = std::env::temp_dir();
         assert!(check_room(&folder, "it", 1).is_ok());
-        let text = check_room(&folder, "the pack", 1 << 60).unwrap_err().to_string();
+        let error = check_room(&folder, "the pack", 1 << 60).unwrap_err();
+        assert_eq!(error.exit_code(), 3);
+        let text = crate::error::chain(&error);
         assert!(text.contains("the pack needs") && text.contains("1152921504606846976"), "{text}");
     }
 }

@@ -425,6 +425,7 @@ impl Store {
         let weight = origin.weight(item)?;
         let mut scales = vec![0f32; origin.tier.scales(weight.k, weight.n)];
         origin.model.quantise(weight, &origin.tier, out, &mut scales)?;
+        origin.model.check()?;
         if let Some(writer) = origin.writer().as_mut()
             && !writer.contains(&weight.name)
         {
@@ -467,6 +468,7 @@ impl Store {
         let mut scales = vec![0f32; origin.tier.scales(layout.k(), layout.n())];
         let recipe = Recipe::new(origin.tier);
         origin.model.quantise_channels(weight, channels, &recipe, out, &mut scales)?;
+        origin.model.check()?;
         if origin.evict {
             origin.model.evict(weight);
         }
@@ -547,6 +549,7 @@ impl Origin {
     ) -> Result<Vec<f32>, StoreError> {
         let mut scales = vec![0f32; self.tier.scales(weight.k, weight.n)];
         self.model.quantise_in_pieces(weight, &Recipe::new(self.tier), &mut scales, take)?;
+        self.model.check()?;
         if self.evict {
             self.model.evict(weight);
         }
@@ -555,6 +558,11 @@ impl Origin {
 
     /// Finishes the pack and reads from it from now on.
     fn complete(&self, writer: PackWriter) -> Result<Summary, StoreError> {
+        // Weights of a file that became another one on the way are of neither.
+        if let Err(changed) = self.model.check() {
+            writer.abandon()?;
+            return Err(changed.into());
+        }
         let summary = writer.finish()?;
         let pack = Pack::open_with(&summary.path, Access::Pread)?;
         // Nobody else sets it: there is one writer, and it was taken under its lock.

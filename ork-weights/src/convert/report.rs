@@ -87,7 +87,8 @@ impl WeightReport {
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Report {
-    /// The pack.
+    /// The pack; as JSON, with replacement characters for what is not Unicode.
+    #[serde(serialize_with = "lossy")]
     pub path: std::path::PathBuf,
     /// Its length.
     pub bytes: u64,
@@ -141,6 +142,10 @@ impl Report {
 
 fn skipped<S: serde::Serializer>(skipped: &[Skipped], out: S) -> Result<S::Ok, S::Error> {
     out.collect_map(skipped.iter().map(|tensor| (&*tensor.name, &tensor.reason)))
+}
+
+fn lossy<S: serde::Serializer>(path: &std::path::Path, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&path.display())
 }
 
 fn seconds<S: serde::Serializer>(time: &Duration, out: S) -> Result<S::Ok, S::Error> {

@@ -54,7 +54,14 @@ simulated device's included), and a digest of all results, which must not depend
 /// assert!(cli.json && args.model.is_none());
 /// ```
 #[derive(Debug, Parser)]
-#[command(name = "ork", version, after_help = AFTER_HELP, arg_required_else_help = true)]
+#[command(
+    name = "ork",
+    version,
+    about = "Runs models larger than the NPU's window on an RK3588",
+    long_about = None,
+    after_help = AFTER_HELP,
+    arg_required_else_help = true
+)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -127,5 +134,16 @@ mod tests {
     #[test]
     fn arguments_are_consistent() {
         super::Cli::command().debug_assert();
+    }
+
+    /// Examples are for readers of the reference.
+    #[test]
+    fn no_help_shows_an_example_of_the_library() {
+        fn check(command: &mut clap::Command) {
+            let text = command.render_long_help().to_string();
+            assert!(!text.contains("```") && !text.contains("use clap"), "{text}");
+            command.get_subcommands_mut().for_each(check);
+        }
+        check(&mut super::Cli::command());
     }
 }

@@ -61,7 +61,7 @@ pub struct StreamArgs {
     /// Passes over the weights.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     pub passes: u32,
-    /// Compare every output with the CPU's.
+    /// Check a pack's checksums first, then compare every output with the CPU's.
     #[arg(long)]
     pub verify: bool,
     /// Load each weight when it is needed instead of ahead of it.

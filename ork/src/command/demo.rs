@@ -67,7 +67,10 @@ pub(super) fn run(args: &DemoArgs, report: Report) -> Result<()> {
         of(Way::Convert) / of(Way::Reload).max(f64::MIN_POSITIVE)
     };
     let view = View {
-        model: args.model.as_ref().map_or("made up".into(), |path| path.display().to_string()),
+        model: args
+            .model
+            .as_ref()
+            .map_or("a made-up model".into(), |path| path.display().to_string()),
         device: device.node().to_owned(),
         identical: outcome.is_identical(),
         reload_speedup_first_pass: speedup(|row| row.first_pass),

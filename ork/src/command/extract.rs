@@ -46,6 +46,7 @@ fn weight(pack: &Pack<PackFile>, args: &ExtractArgs, name: &str) -> Result<Vec<P
             args.pack.display()
         )));
     };
+    pack.verify_entry(entry).map_err(Error::input(&args.pack))?;
     let folder = args.output.clone().unwrap_or_else(|| PathBuf::from("."));
     std::fs::create_dir_all(&folder).map_err(Error::file("create the folder", &folder))?;
     // A weight's name may hold anything; a file's name may not, and should not.

@@ -10,7 +10,7 @@ use ork_cache::config::Environment;
 use ork_cache::npu::Store;
 use ork_cache::trace::Recorder;
 use ork_weights::model::Model;
-use ork_weights::pack::{PackWriter, WriterOptions};
+use ork_weights::pack::{Pack, PackFile, PackWriter, WriterOptions, verify};
 use serde::Serialize;
 
 use crate::cli::StreamArgs;
@@ -62,7 +62,7 @@ pub(super) fn run(args: &StreamArgs, report: Report) -> Result<()> {
     for output in args.trace.iter().chain(&args.html) {
         check_output(output, &args.file)?;
     }
-    let source = Arc::new(open(&args.file, &environment, report)?);
+    let source = Arc::new(open(args, &environment, report)?);
     let device = args.device.device.open(report)?;
     let settings = Settings {
         title: format!("stream {}", args.file.display()),
@@ -127,10 +127,24 @@ pub(super) fn run(args: &StreamArgs, report: Report) -> Result<()> {
     report.print(&view, || text(&view))
 }
 
+/// The weights of a pack, whose checksums are looked at first if results are to be verified: the CPU
+/// would multiply by the same damaged codes.
+fn from_pack(pack: Pack<PackFile>, path: &Path, verified: bool) -> Result<Store> {
+    let problems = if verified { verify(&pack, &|_| {}).problems } else { Vec::new() };
+    match problems.into_iter().next() {
+        None => Ok(Store::from_pack(pack)),
+        Some(first) => Err(Error::Check(format!(
+            "{} is damaged: {first}; `ork verify` lists everything",
+            path.display()
+        ))),
+    }
+}
+
 /// A pack as it is; a model with the pack that ORK_PERSIST names, which is made when it is not there.
-fn open(path: &Path, environment: &Environment, report: Report) -> Result<Store> {
+fn open(args: &StreamArgs, environment: &Environment, report: Report) -> Result<Store> {
+    let path = &args.file;
     let model = match Input::open(path)? {
-        Input::Pack(pack) => return Ok(Store::from_pack(*pack)),
+        Input::Pack(pack) => return from_pack(*pack, path, args.verify),
         Input::Model(model) => *model,
     };
     note_skipped(&model, report);
@@ -141,7 +155,7 @@ fn open(path: &Path, environment: &Environment, report: Report) -> Result<Store>
     if target.exists() {
         let pack = open_pack(target)?;
         check_model(&pack, target, &model, report)?;
-        return Ok(Store::from_pack(pack));
+        return from_pack(pack, target, args.verify);
     }
     let identity = model.identity(false).map_err(Error::input(path))?;
     let options =

@@ -2,12 +2,17 @@
 
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{BufWriter, IsTerminal, Write as _};
+use std::io::{IsTerminal, Write as _};
 use std::os::fd::AsFd;
-use std::process::{Child, Command};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::cli::TopArgs;
 use crate::error::{Error, Result};
@@ -15,6 +20,7 @@ use crate::live::{self, Live};
 use crate::output::{Report, Table, share};
 use crate::sensors::{Loads, Sensors};
 use crate::size::Size;
+use crate::target::{check_output, check_place};
 
 /// First line of a recording.
 const HEADER: &str = "seconds,core0_percent,core1_percent,core2_percent,npu_percent,ddr_percent,ddr_mhz,window_bytes,hits,loads,stall_seconds";
@@ -57,16 +63,21 @@ pub(super) fn run(args: &TopArgs, report: Report) -> Result<()> {
             "nothing to show: this kernel reports no NPU or DDR load (debugfs needs root), and no `ork demo` or `ork stream` runs; start one, or give a command after --".into(),
         ));
     }
-    let mut recording = match &args.record {
-        Some(path) => {
-            let file = File::create(path).map_err(Error::file("create", path))?;
-            let mut out = BufWriter::new(file);
-            writeln!(out, "{HEADER}").map_err(Error::file("write", path))?;
-            Some((out, path))
-        }
-        None => None,
-    };
+    if let Some(path) = &args.record {
+        let files = args.run.iter().map(Path::new).filter(|file| file.is_file());
+        check_place(path)?;
+        files.into_iter().try_for_each(|file| check_output(path, file))?;
+    }
+    let ended = ended_by_signal()?;
+    // A command that cannot be started must not cost the recording of another.
     let mut child = start(&args.run, report)?;
+    let mut recording = match args.record.as_deref().map(begin_recording).transpose() {
+        Ok(recording) => recording,
+        Err(error) => {
+            end(child.take(), SIGTERM as usize)?;
+            return Err(error);
+        }
+    };
     let mut samples = Vec::new();
     let begin = Instant::now();
     let code = loop {
@@ -75,24 +86,28 @@ pub(super) fn run(args: &TopArgs, report: Report) -> Result<()> {
             loads: sensors.read(),
             programs: live::read_all(),
         };
-        if let Some((out, path)) = &mut recording {
-            writeln!(out, "{}", csv(&sample)).map_err(Error::file("write", path))?;
+        // Unbuffered: whatever ends this, what was sampled is in the file.
+        if let Some((file, path)) = &mut recording {
+            writeln!(file, "{}", csv(&sample)).map_err(Error::file("write", path))?;
         }
         // A command's own output is not painted over.
         if args.run.is_empty() && !report.json {
             show(&sample, report)?;
         }
         samples.push(sample);
-        if args.samples.is_some_and(|limit| samples.len() as u64 >= limit) && child.is_none() {
+        let enough = args.samples.is_some_and(|limit| samples.len() as u64 >= limit);
+        if enough && child.is_none() {
             break None;
         }
-        if let Some(code) = wait(&mut child, interval)? {
+        let pause = if enough { Duration::MAX } else { interval };
+        if let Some(code) = wait(&mut child, pause, &ended)? {
             break Some(code);
         }
+        let signal = ended.load(Ordering::Relaxed);
+        if signal != 0 {
+            break end(child.take(), signal)?;
+        }
     };
-    if let Some((mut out, path)) = recording {
-        out.flush().map_err(Error::file("write", path))?;
-    }
     let summary =
         Summary { samples: samples.len(), command_code: code, figures: figures(&samples) };
     if report.json || args.record.is_some() || !args.run.is_empty() {
@@ -102,6 +117,39 @@ pub(super) fn run(args: &TopArgs, report: Report) -> Result<()> {
         None | Some(0) => Ok(()),
         Some(code) => Err(Error::Check(format!("the command ended with code {code}"))),
     }
+}
+
+fn begin_recording(path: &Path) -> Result<(File, &Path)> {
+    let mut file = File::create(path).map_err(Error::file("create", path))?;
+    writeln!(file, "{HEADER}").map_err(Error::file("write", path))?;
+    Ok((file, path))
+}
+
+/// Holds the number of the signal that asks to end, once one has come: the samples so far are summed up
+/// then.
+fn ended_by_signal() -> Result<Arc<AtomicUsize>> {
+    let ended = Arc::new(AtomicUsize::new(0));
+    for signal in [SIGINT, SIGTERM] {
+        let register = signal_hook::flag::register_usize(signal, ended.clone(), signal as usize);
+        register.map_err(Error::Output)?;
+    }
+    Ok(ended)
+}
+
+/// Hands the signal on to the command and waits for its end.
+fn end(child: Option<Child>, signal: usize) -> Result<Option<i32>> {
+    let Some(mut child) = child else { return Ok(None) };
+    let pid = rustix::process::Pid::from_child(&child);
+    if let Some(signal) = rustix::process::Signal::from_named_raw(signal as i32) {
+        // It may have ended by itself, or have had the terminal's own.
+        let _ = rustix::process::kill_process(pid, signal);
+    }
+    child.wait().map(|status| Some(code_of(status))).map_err(Error::Output)
+}
+
+/// The exit code; of a command that a signal ended, what a shell would say.
+fn code_of(status: ExitStatus) -> i32 {
+    status.code().unwrap_or(128 + status.signal().unwrap_or(0))
 }
 
 /// Starts the command; our own standard output holds one JSON document or, as the command's does, text.
@@ -117,19 +165,16 @@ fn start(command: &[String], report: Report) -> Result<Option<Child>> {
     child.map(Some).map_err(|e| Error::Usage(format!("cannot start {program}: {e}")))
 }
 
-/// Sleeps for `interval`, or until the command ends, whose exit code is then returned.
-fn wait(child: &mut Option<Child>, interval: Duration) -> Result<Option<i32>> {
+/// Sleeps for `interval`, or until a signal comes or the command ends, whose exit code is then
+/// returned.
+fn wait(child: &mut Option<Child>, interval: Duration, ended: &AtomicUsize) -> Result<Option<i32>> {
     const STEP: Duration = Duration::from_millis(20);
-    let Some(child) = child else {
-        std::thread::sleep(interval);
-        return Ok(None);
-    };
-    let until = Instant::now() + interval;
-    while Instant::now() < until {
-        if let Some(status) = child.try_wait().map_err(Error::Output)? {
-            // Ended by a signal: what a shell would say.
-            let signal = std::os::unix::process::ExitStatusExt::signal(&status).unwrap_or(0);
-            return Ok(Some(status.code().unwrap_or(128 + signal)));
+    let begin = Instant::now();
+    while begin.elapsed() < interval && ended.load(Ordering::Relaxed) == 0 {
+        if let Some(child) = child
+            && let Some(status) = child.try_wait().map_err(Error::Output)?
+        {
+            return Ok(Some(code_of(status)));
         }
         std::thread::sleep(STEP.min(interval));
     }

@@ -37,7 +37,7 @@ fn a_model_of_an_unknown_version_or_cut_short() {
 
 #[test]
 fn a_damaged_pack() {
-    let (_folder, model, pack) = pack();
+    let (folder, model, pack) = pack();
     let whole = fs::read(&pack).unwrap();
     for cut in [0, 10, whole.len() / 2, whole.len() - 1] {
         fs::write(&pack, &whole[..cut]).unwrap();
@@ -50,6 +50,10 @@ fn a_damaged_pack() {
     flipped[1000] ^= 1;
     fs::write(&pack, &flipped).unwrap();
     fails(&["verify", text(&pack)], 1, &["wrong", "convert the model again"]);
+    fails(&["stream", text(&pack), "--verify"], 1, &["damaged", "`ork verify`"]);
+    let first = "blk.0.attn_q.weight";
+    let out = folder.path().join("out");
+    fails(&["extract", text(&pack), first, "--output", text(&out)], 3, &["model.orkpack", first]);
     fs::write(&pack, &whole).unwrap();
     ork(&["verify", text(&pack), "--model", text(&model)]).assert().success();
 }

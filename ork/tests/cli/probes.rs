@@ -135,3 +135,31 @@ fn a_recording_is_what_the_kernel_s_files_said() {
     assert_eq!(figure("core 2"), (33.0, 33.0));
     assert_eq!(figure("NPU"), (44.0, 44.0));
 }
+
+#[test]
+fn a_recording_survives_a_signal_and_replaces_nothing_that_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let csv = folder.path().join("load.csv");
+    let args = ["top", "--interval", "0.02", "--record", text(&csv), "--", "sleep", "600"];
+    let program = super::program();
+    let mut words = program.split(' ');
+    let mut top = std::process::Command::new(words.next().unwrap())
+        .args(words.chain(args))
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = || std::fs::read_to_string(&csv).map_or(0, |recorded| recorded.lines().count());
+    while lines() < 3 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let pid = rustix::process::Pid::from_child(&top);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    // It passes the signal on: nothing waits for the ten minutes.
+    assert_eq!(top.wait().unwrap().code(), Some(1));
+    assert!(lines() >= 3);
+
+    let before = std::fs::read(&csv).unwrap();
+    fails(&["top", "--record", text(&csv), "--", "cat", text(&csv)], 2, &["over what is read"]);
+    fails(&["top", "--record", text(&csv), "--", "/no/such/program"], 2, &["cannot start"]);
+    assert_eq!(std::fs::read(&csv).unwrap(), before);
+}
