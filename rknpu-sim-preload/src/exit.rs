@@ -5,38 +5,11 @@ use std::fs::OpenOptions;
 use std::io::Write;
 
 use rknpu_sim::config::Mode;
+use rknpu_sim::report::Leaks;
 use rknpu_sim::{Config, Report};
 use serde::Serialize;
 
 use crate::settings::{Destination, Settings};
-
-/// What a process leaves behind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Leaks {
-    /// Handles not destroyed.
-    pub(crate) handles: usize,
-    /// Buffers alive.
-    pub(crate) buffers: usize,
-    /// Address space still taken, in bytes over all domains; what the DMA API keeps for reuse not.
-    pub(crate) iova: u64,
-    /// Mappings not unmapped.
-    pub(crate) mappings: u32,
-}
-
-impl Leaks {
-    fn of(report: &Report) -> Leaks {
-        Leaks {
-            handles: report.handles,
-            buffers: report.objects,
-            iova: report.domains.iter().map(|domain| domain.mapped).sum(),
-            mappings: report.mappings,
-        }
-    }
-
-    fn any(self) -> bool {
-        self != Leaks::default()
-    }
-}
 
 /// The report as JSON has it.
 #[derive(Debug, Serialize)]
@@ -97,7 +70,7 @@ impl fmt::Display for Text<'_> {
         for met in &report.hazards {
             writeln!(f, "{line} hazard: {} ({} times)", met.text, met.times)?;
         }
-        if leaks.any() {
+        if *leaks != Leaks::default() {
             writeln!(
                 f,
                 "{line} left behind: {} handles, {} buffers, {} bytes of NPU addresses, {} mappings",
@@ -120,7 +93,7 @@ fn mode(config: &Config) -> &'static str {
 
 /// Writes the report where the settings say, and returns the exit status that they ask for.
 pub(crate) fn report(settings: &Settings, report: &Report) -> Option<u8> {
-    let leaks = Leaks::of(report);
+    let leaks = report.leaks();
     let text = if settings.json {
         let document = Document {
             driver: settings.config.version.to_string(),
@@ -145,6 +118,6 @@ pub(crate) fn report(settings: &Settings, report: &Report) -> Option<u8> {
             }
         }
     }
-    let bad = !report.is_clean() || (settings.count_leaks && leaks.any());
+    let bad = !report.is_clean() || (settings.count_leaks && leaks != Leaks::default());
     settings.exit.filter(|_| bad)
 }

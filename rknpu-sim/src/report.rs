@@ -239,7 +239,44 @@ pub struct Report {
     pub now_ns: u64,
 }
 
+/// What users that have gone left behind.
+///
+/// ```
+/// use rknpu_sim::{Config, Machine, report::Leaks};
+/// use rknpu_sys::uapi::MemCreate;
+///
+/// let machine = Machine::new(Config::default());
+/// let file = machine.open();
+/// file.call(&mut MemCreate { flags: 0x403, size: 4096, ..Default::default() })?;
+/// let leaks = machine.report().leaks();
+/// assert_eq!((leaks.handles, leaks.buffers, leaks.iova), (1, 1, 4096));
+/// drop(file);
+/// assert_eq!(machine.report().leaks(), Leaks::default());
+/// # Ok::<(), rustix::io::Errno>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Leaks {
+    /// Handles not destroyed.
+    pub handles: usize,
+    /// Buffers alive.
+    pub buffers: usize,
+    /// Address space still taken, in bytes over all domains; what the DMA API keeps for reuse not.
+    pub iova: u64,
+    /// Mappings not unmapped.
+    pub mappings: u32,
+}
+
 impl Report {
+    /// What is left, if nobody uses the machine any more.
+    pub fn leaks(&self) -> Leaks {
+        Leaks {
+            handles: self.handles,
+            buffers: self.objects,
+            iova: self.domains.iter().map(|domain| domain.mapped).sum(),
+            mappings: self.mappings,
+        }
+    }
+
     /// Whether nothing would have hurt the kernel and nothing was found wrong.
     ///
     /// ```

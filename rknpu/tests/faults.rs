@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rknpu::sim::config::{Config, Mode};
+use rknpu::sim::report::Leaks;
 use rknpu::sim::{CallKind, Fault, Machine};
 use rknpu::{
     Arena, Device, Error, Health, Layout, Matmul, MatmulLimits, Precision, Recovery, WeightRef,
@@ -85,11 +86,8 @@ fn steps(device: &Device) -> Result<(), Error> {
 /// Everything has been given back to the driver.
 fn assert_nothing_left(machine: &Machine, context: &str) {
     let report = machine.report();
-    let left = (report.handles, report.objects, report.mappings, report.live, report.files);
-    assert_eq!(left, (0, 0, 0, 0, 0), "{context}: handles, objects, mappings, bytes, files");
-    for domain in &report.domains {
-        assert_eq!(domain.mapped, 0, "{context}: domain {}", domain.domain);
-    }
+    assert_eq!(report.leaks(), Leaks::default(), "{context}");
+    assert_eq!((report.live, report.files), (0, 0), "{context}: bytes, files");
     assert!(report.hazards.is_empty(), "{context}: {:?}", report.hazards);
     assert_eq!(report.discarded, 0, "{context}: dirty bytes thrown away");
     assert_eq!(report.domain_count, 0, "{context}: references to the domain");

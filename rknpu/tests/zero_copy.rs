@@ -6,6 +6,7 @@ use half::f16;
 use proptest::prelude::*;
 use rknpu::sim::Machine;
 use rknpu::sim::config::{Config, Mode};
+use rknpu::sim::report::Leaks;
 use rknpu::{
     Activations, Cores, Device, Domain, Element, Error, Fp16, Int4, Int8, Layout, Matmul,
     MatmulLimits, Precision, Rows, WeightRef, buffer, reference,
@@ -301,8 +302,8 @@ fn handles_go_in_any_order() {
             parts[part] = None;
         }
         let report = machine.report();
-        let left = (report.handles, report.objects, report.mappings, report.files);
-        assert_eq!(left, (0, 0, 0, 0), "{order:?}");
+        assert_eq!(report.leaks(), Leaks::default(), "{order:?}");
+        assert_eq!(report.files, 0, "{order:?}");
         assert!(report.hazards.is_empty(), "{order:?}: {:?}", report.hazards);
     }
 }

@@ -14,6 +14,7 @@ use ork_weights::pack::{Access, Pack, PackFile};
 use rknpu::Device;
 use rknpu::sim::Machine;
 use rknpu::sim::config::{Config, Mode};
+use rknpu::sim::report::Leaks;
 use tempfile::TempDir;
 
 /// Rows of activations.
@@ -122,9 +123,8 @@ pub fn passes(session: &mut Session) -> Result<u64, Error> {
 /// When it has not.
 pub fn assert_nothing_left(machine: &Machine, context: &str) {
     let report = machine.report();
-    let left = (report.handles, report.objects, report.mappings, report.live, report.files);
-    assert_eq!(left, (0, 0, 0, 0, 0), "{context}: handles, objects, mappings, bytes, files");
-    assert!(report.domains.iter().all(|domain| domain.mapped == 0), "{context}: {report:?}");
+    assert_eq!(report.leaks(), Leaks::default(), "{context}");
+    assert_eq!((report.live, report.files), (0, 0), "{context}: bytes, files");
     assert!(report.hazards.is_empty(), "{context}: {:?}", report.hazards);
     assert_eq!(report.discarded, 0, "{context}: dirty bytes thrown away");
 }
