@@ -28,7 +28,7 @@
 //! ```
 
 use crate::dequant::half_to_f32;
-use crate::quantise::{QuantiseError, Tier, rotate};
+use crate::quantise::{QuantiseError, Tier, length, rotate};
 use crate::tile::{rows_bytes, untile};
 use rayon::prelude::*;
 use rknpu_sys::layout::{Layout, Precision};
@@ -212,13 +212,6 @@ fn batch(k: usize, n: usize, activations: usize, out: usize) -> Result<usize, Qu
     length("activations", activations, m * k)?;
     length("output", out, m * n)?;
     Ok(m)
-}
-
-fn length(buffer: &'static str, length: usize, expected: usize) -> Result<(), QuantiseError> {
-    match length == expected {
-        true => Ok(()),
-        false => Err(QuantiseError::Length { buffer, length, expected }),
-    }
 }
 
 #[cfg(test)]

@@ -157,9 +157,9 @@ impl<B: Backend> Cache<B> {
     /// Slots that do not fit beside what is there, or that the device refuses; those already
     /// created stay and serve.
     pub fn add_class(&self, domain: DomainId, bytes: u64, count: usize) -> Result<ClassId> {
-        let (class, slots) = lock(&self.shared.state).core.add_class(domain, bytes, count)?;
-        let mut refused = None;
         let mut state = lock(&self.shared.state);
+        let (class, slots) = state.core.add_class(domain, bytes, count)?;
+        let mut refused = None;
         for slot in slots {
             if refused.is_some() {
                 state.core.slot_failed(slot);

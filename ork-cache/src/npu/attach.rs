@@ -203,10 +203,12 @@ fn evicting(npu: Npu, budget: u64, policy: PolicyKind, weights: usize) -> Cache<
 
 /// A policy for `weights` weights, used in order where it needs to know.
 fn evicting_policy(kind: PolicyKind, weights: usize) -> Box<dyn Policy> {
-    let order: Vec<WeightId> = (0..weights as u32).map(WeightId).collect();
     match kind {
         // Without a plan nothing is pinned by name; on a known order this is the same optimum.
-        PolicyKind::PinnedRing | PolicyKind::NextUse => Box::new(NextUse::cyclic(&order)),
+        PolicyKind::PinnedRing | PolicyKind::NextUse => {
+            let order: Vec<WeightId> = (0..weights as u32).map(WeightId).collect();
+            Box::new(NextUse::cyclic(&order))
+        }
         PolicyKind::Lru => Box::new(Lru::new()),
         PolicyKind::Lfu => Box::new(Lfu::new(weights.saturating_mul(4).min(1 << 20) as u32)),
         PolicyKind::S3Fifo => Box::new(S3Fifo::new()),

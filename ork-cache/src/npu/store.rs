@@ -425,16 +425,13 @@ impl Store {
         let weight = origin.weight(item)?;
         let mut scales = vec![0f32; origin.tier.scales(weight.k, weight.n)];
         origin.model.quantise(weight, &origin.tier, out, &mut scales)?;
-        origin.model.check()?;
+        origin.has_been_read(weight)?;
         if let Some(writer) = origin.writer().as_mut()
             && !writer.contains(&weight.name)
         {
             writer.add(&weight.name, weight.k, weight.n, expected.form.dtype, out, &scales)?;
         }
         let _ = expected.form.scales.set(scales.into());
-        if origin.evict {
-            origin.model.evict(weight);
-        }
         self.packed.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -468,10 +465,7 @@ impl Store {
         let mut scales = vec![0f32; origin.tier.scales(layout.k(), layout.n())];
         let recipe = Recipe::new(origin.tier);
         origin.model.quantise_channels(weight, channels, &recipe, out, &mut scales)?;
-        origin.model.check()?;
-        if origin.evict {
-            origin.model.evict(weight);
-        }
+        origin.has_been_read(weight)?;
         self.packed.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -549,11 +543,18 @@ impl Origin {
     ) -> Result<Vec<f32>, StoreError> {
         let mut scales = vec![0f32; self.tier.scales(weight.k, weight.n)];
         self.model.quantise_in_pieces(weight, &Recipe::new(self.tier), &mut scales, take)?;
+        self.has_been_read(weight)?;
+        Ok(scales)
+    }
+
+    /// What was made of a weight counts only if the model's files are still what they were; its pages
+    /// are no longer needed.
+    fn has_been_read(&self, weight: &Weight) -> Result<(), StoreError> {
         self.model.check()?;
         if self.evict {
             self.model.evict(weight);
         }
-        Ok(scales)
+        Ok(())
     }
 
     /// Finishes the pack and reads from it from now on.

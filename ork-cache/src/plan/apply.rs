@@ -55,6 +55,26 @@ pub struct Part {
     pub spec: WeightSpec,
 }
 
+impl Applied {
+    /// The part with this id; `None` for a weight of another model.
+    ///
+    /// ```
+    /// use ork_cache::WeightId;
+    /// use ork_cache::plan::{Board, Plan, Shape};
+    ///
+    /// let items = Shape::known("gemma-2-9b").expect("comes with the crate").items()?;
+    /// let board = Board::known("rk3588-16g").expect("comes with the crate");
+    /// let applied = Plan::new("9b", &items, &board)?.expand(&items, WeightId(100), &[]);
+    /// assert_eq!(applied.part(WeightId(103)), applied.parts.get(3));
+    /// assert_eq!(applied.part(WeightId(3)), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn part(&self, weight: WeightId) -> Option<&Part> {
+        let first = self.parts.first()?.weight;
+        self.parts.get(weight.index().checked_sub(first.index())?)
+    }
+}
+
 impl Plan {
     /// Limits of a cache for this plan: what its weights and slots take in each domain.
     ///

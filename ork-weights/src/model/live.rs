@@ -3,7 +3,7 @@
 use super::error::ModelError;
 use super::{Model, Weight};
 use crate::pieces::{PIECE, of_bytes, pieces, place_scales, tiled_parts};
-use crate::quantise::{Quality, QuantiseError, Recipe, quantise};
+use crate::quantise::{Quality, QuantiseError, Recipe, length, quantise};
 use std::ops::Range;
 
 /// Bytes of a weight in its file that are read whole: what reading a larger one may take of memory
@@ -98,15 +98,10 @@ impl Model {
         out: &mut [u8],
         scales: &mut [f32],
     ) -> Result<Quality, ModelError> {
-        let refuse = ModelError::quantise(&weight.name);
         let layout = recipe.tier.layout(weight.k, of.end - of.start);
-        let (length, expected) = match layout {
-            Ok(layout) => (out.len(), layout.bytes() as usize),
-            Err(error) => return Err(refuse(error)),
-        };
-        if length != expected {
-            return Err(refuse(QuantiseError::Length { buffer: "tiled weight", length, expected }));
-        }
+        layout
+            .and_then(|layout| length("tiled weight", out.len(), layout.bytes() as usize))
+            .map_err(ModelError::quantise(&weight.name))?;
         self.each_piece(weight, of, pieces, recipe, scales, |offset, tiles| {
             let to = offset as usize;
             out[to..to + tiles.len()].copy_from_slice(tiles);
@@ -128,10 +123,7 @@ impl Model {
         let refuse = |error| ModelError::quantise(&weight.name)(error);
         let (tier, k, n) = (recipe.tier, weight.k, of.end - of.start);
         let whole = tier.layout(k, n).map_err(refuse)?;
-        let (length, expected) = (scales.len(), tier.scales(k, n));
-        if length != expected {
-            return Err(refuse(QuantiseError::Length { buffer: "scales", length, expected }).into());
-        }
+        length("scales", scales.len(), tier.scales(k, n)).map_err(refuse)?;
         let (mut quality, mut tiles, mut own) = (Quality::default(), Vec::new(), Vec::new());
         for channels in pieces {
             let layout = tier.layout(k, channels.end - channels.start).map_err(refuse)?;

@@ -62,6 +62,7 @@ pub use hadamard::{block_of, rotate};
 pub use pack::quantise;
 pub use quality::Quality;
 pub use rows::Rows;
+pub(crate) use rows::length;
 pub use tier::{ParseTierError, Tier};
 
 use crate::simd::Machine;

@@ -87,7 +87,7 @@ impl<'a> Rows<'a> {
 }
 
 /// Checks the length of a buffer.
-pub(super) fn length(
+pub(crate) fn length(
     buffer: &'static str,
     length: usize,
     expected: usize,
