@@ -96,7 +96,8 @@ impl Publisher {
         static PUBLISHERS: AtomicU32 = AtomicU32::new(0);
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
         let Some(folder) = folder else { return Publisher { stop, thread: None, path: None } };
-        sweep(&folder);
+        // Also removes what killed programs left behind.
+        drop(read_in(&folder));
         let pid = std::process::id();
         let started = started(pid).unwrap_or(0);
         let number = PUBLISHERS.fetch_add(1, Ordering::Relaxed);
@@ -141,34 +142,32 @@ pub fn read_all() -> Vec<Live> {
     folder::ours().map_or(Vec::new(), |folder| read_in(&folder))
 }
 
+/// What is published in `folder`. What killed programs left behind is removed: files of processes that
+/// are no more, or whose number belongs to another by now.
 fn read_in(folder: &Path) -> Vec<Live> {
-    sweep(folder);
-    let files = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut all: Vec<Live> = files
-        .filter(|file| file.path().extension().is_some_and(|e| e == "json"))
-        .filter_map(|file| serde_json::from_slice(&fs::read(file.path()).ok()?).ok())
-        .collect();
-    all.sort_by_key(|live| live.pid);
+    let mut all = Vec::new();
+    for file in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = file.path();
+        let known = fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        if is_stale(&path, known.as_ref()) {
+            let _ = fs::remove_file(path);
+        } else if path.extension().is_some_and(|e| e == "json") {
+            all.extend(known);
+        }
+    }
+    all.sort_by_key(|live: &Live| live.pid);
     all
 }
 
-/// Removes what killed programs left behind: files of processes that are no more, or whose number
-/// belongs to another by now.
-fn sweep(folder: &Path) {
-    for file in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let path = file.path();
-        let name = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("");
-        let Ok(pid) = name.split('-').next().unwrap_or("").parse::<u32>() else { continue };
-        let now = started(pid);
-        let known = fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok());
-        let stale = match known {
-            Some(Live { started, .. }) => now != Some(started),
-            // Half written: another one follows while its process lives.
-            None => now.is_none(),
-        };
-        if stale {
-            let _ = fs::remove_file(path);
-        }
+/// Whether the process that wrote this file has ended.
+fn is_stale(path: &Path, known: Option<&Live>) -> bool {
+    let name = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("");
+    let Ok(pid) = name.split('-').next().unwrap_or("").parse::<u32>() else { return false };
+    let now = started(pid);
+    match known {
+        Some(Live { started, .. }) => now != Some(*started),
+        // Half written: another one follows while its process lives.
+        None => now.is_none(),
     }
 }
 

@@ -77,8 +77,7 @@ impl Mixture {
         while let Some((expert, rows)) = self.experts.next_expert() {
             order.push((expert, rows));
             for weight in self.experts.weights(layer, expert).unwrap().to_vec() {
-                let parts = &self.opened.models[0].parts;
-                let part = *parts.iter().find(|part| part.weight == weight).unwrap();
+                let part = *self.opened.models[0].part(weight).unwrap();
                 let k = part.layout.k() as usize;
                 let input: Vec<i8> =
                     (0..rows as usize * k).map(|i| (i * 11 % 29) as i8 - 14).collect();

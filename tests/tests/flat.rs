@@ -9,8 +9,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ork::memory::resident;
-use ork::run::pass::{Session, Settings};
 use ork_cache::npu::{self, Setup, Store};
+use ork_tests::bench::session;
 use ork_weights::pack::{Access, Dtype, Pack, PackWriter, WriterOptions};
 use rknpu::Device;
 use rknpu::sim::Machine;
@@ -110,16 +110,7 @@ fn nothing_grows() {
     // A tiny model, through less memory than it takes.
     let store = pack(&folder.path().join("tiny.orkpack"), 12, 64, 64);
     let device = Device::simulated_on(&machine).unwrap();
-    let settings = Settings {
-        title: "flat".into(),
-        budget: 128 << 10,
-        rows: 2,
-        prefetch: true,
-        verify: false,
-        policy: None,
-        routers: None,
-    };
-    let mut session = Session::new(&device, std::slice::from_ref(&store), &settings, None).unwrap();
+    let mut session = session(&device, store, 128 << 10, true).unwrap();
     let passes = if full { 10_000 } else { 1_000 };
     flat("passes of a tiny model", &machine, passes, || session.pass(0).unwrap());
     assert_eq!(session.totals(0).passes, u64::from(passes));

@@ -119,7 +119,7 @@ pub(super) fn run(args: &StreamArgs, report: Report) -> Result<()> {
         digest: format!("{:016x}", session.digest(0)),
         results_verified: session.totals(0).verified,
     };
-    let residency = session.residency();
+    let residency = if args.html.is_some() { session.residency() } else { Vec::new() };
     drop(session);
     if let Some(recorder) = recorder {
         draw(args, &recorder, &residency, budget)?;

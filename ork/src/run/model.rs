@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ork_cache::core::Home;
 use ork_cache::npu::{Npu, Store};
 use ork_cache::plan::{Applied, Part};
 use ork_cache::trace::Recorder;
@@ -98,11 +97,12 @@ impl Model {
 
     /// What every pass streams in the same order: not what a router decides.
     pub(super) fn streamed_in_order(&self) -> impl Iterator<Item = WeightId> {
-        let slots = |part: &&Part| !matches!(part.spec.home, Home::Fixed);
-        let items = self.store.items();
-        let routed = |part: &&Part| self.router.is_some() && items[part.item].expert.is_some();
-        let parts = self.placed.parts.iter().filter(slots);
-        parts.filter(move |part| !routed(part)).map(|part| part.weight)
+        let of_expert = |weight: &WeightId| {
+            let part = self.placed.part(*weight);
+            part.is_some_and(|part| self.store.items()[part.item].expert.is_some())
+        };
+        let streamed = self.placed.streamed.iter().copied();
+        streamed.filter(move |weight| self.router.is_none() || !of_expert(weight))
     }
 
     /// Those experts of `layer` that the batch goes to.

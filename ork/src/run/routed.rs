@@ -64,11 +64,10 @@ impl Router {
         let ahead = match prefetch {
             true => {
                 let table = ExpertTable::of_plan(store.items(), placed);
-                let predictor = Box::new(Transition::new(experts, KEEP));
                 let loader = Experts::new(cache, table).map_err(Error::Thread)?;
                 Some(match routers.guesses {
                     0 => loader,
-                    most => loader.guessing(predictor, most),
+                    most => loader.guessing(Box::new(Transition::new(experts, KEEP)), most),
                 })
             }
             false => None,

@@ -27,10 +27,12 @@ impl Visits<'_> {
         if self.visit.as_ref().is_some_and(|(visit, _)| visit.domain() != domain) {
             self.leave();
         }
-        let since = self.recorder.map_or(Duration::ZERO, Recorder::now);
         let visit = match self.visit.take() {
             Some(visit) => visit,
-            None => (self.cache.enter(domain)?, since),
+            None => {
+                let visit = self.cache.enter(domain)?;
+                (visit, self.recorder.map_or(Duration::ZERO, Recorder::now))
+            }
         };
         Ok(&self.visit.insert(visit).0)
     }
