@@ -75,6 +75,14 @@ pub enum ModelError {
         /// The tensor.
         name: Box<str>,
     },
+    /// A tensor that is asked for in a way it cannot be read.
+    #[error("tensor {name:?}: {reason}")]
+    Tensor {
+        /// The tensor.
+        name: Box<str>,
+        /// What is wrong.
+        reason: String,
+    },
     /// A weight whose values cannot be read.
     #[error(
         "tensor {name:?} has type {kind}, which cannot be read: quantise the model to another type (Q8_0, Q4_K, …)"

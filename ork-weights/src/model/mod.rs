@@ -501,18 +501,9 @@ impl Model {
 type Opened = (Vec<ModelFile>, Vec<Candidate>, Vec<u64>, Option<Gguf>);
 
 fn open_gguf(first: ModelFile, read: Read) -> Result<Opened, ModelError> {
-    let parse = |file: &ModelFile| {
-        file.gguf()?.map_err(|source| ModelError::Gguf { path: file.path.clone(), source })
-    };
-    let paths = shards::files(&first.path, &parse(&first)?)?;
-    let files = match paths.len() {
-        1 => vec![first],
-        _ => paths.iter().map(|path| ModelFile::open(path, read)).collect::<Result<Vec<_>, _>>()?,
-    };
-    let (mut tensors, mut headers, mut first_header) = (Vec::new(), Vec::new(), None);
-    for (shard, file) in files.iter().enumerate() {
-        let gguf = parse(file)?;
-        shards::check(&file.path, &gguf, shard, files.len())?;
+    let (mut files, mut tensors, mut headers) = (Vec::new(), Vec::new(), Vec::new());
+    let mut first_header = None;
+    for (shard, (file, gguf)) in gguf::files(first, read)?.into_iter().enumerate() {
         headers.push(gguf.data_start().min(file.len()));
         tensors.extend(gguf.tensors().iter().map(|tensor| Candidate {
             name: tensor.name.clone(),
@@ -522,6 +513,7 @@ fn open_gguf(first: ModelFile, read: Read) -> Result<Opened, ModelError> {
             offset: tensor.offset,
             bytes: tensor.bytes,
         }));
+        files.push(file);
         first_header.get_or_insert(gguf);
     }
     Ok((files, tensors, headers, first_header))

@@ -19,6 +19,11 @@ impl<'a> Cursor<'a> {
         self.at as u64
     }
 
+    /// The bytes that were read from `start` on.
+    pub(super) fn since(&self, start: u64) -> &'a [u8] {
+        self.bytes.get(start as usize..self.at).unwrap_or_default()
+    }
+
     fn left(&self) -> u64 {
         self.file.saturating_sub(self.position())
     }

@@ -1,8 +1,8 @@
 //! GGUF headers, versions 2 and 3: metadata and where the tensors lie.
 //!
 //! Everything a header says is checked against the bytes there are before memory is taken for it:
-//! counts, lengths, dimensions, offsets, alignment, overlaps, names. Nothing is copied but names and
-//! single values; arrays (vocabularies of 100,000 strings) are stepped over.
+//! counts, lengths, dimensions, offsets, alignment, overlaps, names. Arrays (vocabularies of 100,000
+//! strings) are kept as the file has them, in one piece each.
 //!
 //! ```
 //! # use ork_weights::model::synth::Shape;
@@ -16,12 +16,17 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod array;
 mod cursor;
 mod error;
+mod tensors;
 mod value;
 
+pub use array::Array;
 pub use error::GgufError;
-pub use value::{Array, Value};
+pub use tensors::Tensors;
+pub(super) use tensors::files;
+pub use value::Value;
 
 use crate::dequant::TensorType;
 use cursor::Cursor;
@@ -322,6 +327,41 @@ impl Gguf {
         match self.get(key)? {
             Value::Unsigned(number) => Some(*number),
             Value::Signed(number) => u64::try_from(*number).ok(),
+            _ => None,
+        }
+    }
+
+    /// The value of `key` if it is a number, whole or not.
+    ///
+    /// ```
+    /// # use ork_weights::model::synth::Shape;
+    /// # let mut file = Vec::new();
+    /// # Shape::tiny().write(&mut file)?;
+    /// let gguf = ork_weights::model::gguf::Gguf::parse(&file)?; // of a small llama
+    /// assert_eq!(gguf.float("llama.block_count"), Some(2.0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn float(&self, key: &str) -> Option<f64> {
+        match self.get(key)? {
+            Value::Float(number) => Some(*number),
+            Value::Unsigned(number) => Some(*number as f64),
+            Value::Signed(number) => Some(*number as f64),
+            _ => None,
+        }
+    }
+
+    /// The value of `key` if it is a truth value.
+    pub fn bool(&self, key: &str) -> Option<bool> {
+        match self.get(key)? {
+            Value::Bool(truth) => Some(*truth),
+            _ => None,
+        }
+    }
+
+    /// The value of `key` if it is an array.
+    pub fn array(&self, key: &str) -> Option<&Array> {
+        match self.get(key)? {
+            Value::Array(array) => Some(array),
             _ => None,
         }
     }

@@ -116,7 +116,9 @@ fn versions_2_and_3_are_read_with_every_value_type() {
         assert_eq!(value("d"), Value::Signed(-2));
         assert_eq!(value("g"), Value::Float(1.5));
         assert_eq!(value("h"), Value::Bool(true));
-        assert_eq!(value("j"), Value::Array(Array { element_type: 9, len: 2 }));
+        let nested = gguf.array("j").unwrap();
+        assert_eq!((nested.element_type(), nested.len()), (9, 2));
+        assert!(nested.strings().is_none() && nested.integers().is_none());
         assert_eq!(value("m"), Value::Float(2.5));
         assert_eq!(
             (gguf.number("e"), gguf.number("f"), gguf.number("c")),
@@ -239,4 +241,50 @@ fn tensors_that_lie_wrong() {
 fn an_unknown_type_is_left_to_whoever_wants_the_tensor() {
     let gguf = one_tensor(&[4, 4], 77, 0).parse().unwrap();
     assert_eq!((gguf.tensors()[0].kind(), gguf.tensors()[0].bytes), (None, 0));
+}
+
+#[test]
+fn arrays_keep_every_byte_and_sign() {
+    let array = |kind: u32, len: u64, raw: &[u8]| {
+        let file = Builder::new(3, 0, 1).text("k").u32(9).u32(kind).u64(len).raw(raw).data(0);
+        file.parse().unwrap().array("k").unwrap().clone()
+    };
+    // Pieces of characters are not UTF-8.
+    let pieces: [&[u8]; 4] = [b"\xe2\x96", b"", b"\x81\0", b"last"];
+    let mut raw = Vec::new();
+    for piece in pieces {
+        raw.extend((piece.len() as u64).to_le_bytes());
+        raw.extend(piece);
+    }
+    let strings = array(8, 4, &raw);
+    assert_eq!(strings.strings().unwrap().collect::<Vec<_>>(), pieces);
+    assert!(strings.integers().is_none() && strings.floats().is_none());
+
+    let integers = |kind, raw: &[u8], width| {
+        let array = array(kind, (raw.len() / width) as u64, raw);
+        assert!(array.floats().is_none() && array.strings().is_none());
+        array.integers().unwrap().collect::<Vec<_>>()
+    };
+    assert_eq!(integers(0, &[0, 255], 1), [0, 255]);
+    assert_eq!(integers(1, &[127, 255], 1), [127, -1]);
+    assert_eq!(integers(7, &[1, 0], 1), [1, 0]);
+    assert_eq!(integers(2, &[0xfe, 0xff], 2), [0xfffe]);
+    assert_eq!(integers(3, &[0xfe, 0xff], 2), [-2]);
+    assert_eq!(integers(5, &i32::MIN.to_le_bytes(), 4), [i32::MIN.into()]);
+    assert_eq!(integers(10, &u64::MAX.to_le_bytes(), 8), [u64::MAX.into()]);
+    assert_eq!(integers(11, &i64::MIN.to_le_bytes(), 8), [i64::MIN.into()]);
+
+    let singles = array(6, 2, &[1.5f32, -0.0].map(f32::to_le_bytes).concat());
+    assert_eq!(singles.floats().unwrap().collect::<Vec<_>>(), [1.5, -0.0]);
+    let doubles = array(12, 1, &0.1f64.to_le_bytes());
+    assert_eq!(doubles.floats().unwrap().collect::<Vec<_>>(), [0.1f32]);
+    assert!(array(6, 0, &[]).is_empty());
+}
+
+#[test]
+fn strings_that_are_no_text_are_kept() {
+    let file = Builder::new(3, 0, 1).text("k").u32(8).u64(2).raw(b"\xff\xfe").data(0);
+    let gguf = file.parse().unwrap();
+    assert_eq!(gguf.get("k"), Some(&Value::Bytes(b"\xff\xfe"[..].into())));
+    assert_eq!(gguf.text("k"), None);
 }

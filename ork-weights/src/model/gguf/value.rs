@@ -1,19 +1,16 @@
 //! Metadata values.
 
 use super::GgufError;
+use super::array::{ARRAY, Array, STRING};
 use super::cursor::Cursor;
-
-/// Arrays of arrays are followed so deep.
-const MAX_DEPTH: u32 = 4;
 
 /// A metadata value.
 ///
 /// ```
-/// use ork_weights::model::gguf::{Array, Value};
+/// use ork_weights::model::gguf::Value;
 ///
 /// assert_eq!(Value::Float(0.5).to_string(), "0.5");
-/// let tokens = Value::Array(Array { element_type: 8, len: 32000 });
-/// assert_eq!(tokens.to_string(), "[32000 elements]");
+/// assert_eq!(Value::Text("llama".into()).to_string(), "\"llama\"");
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -28,24 +25,10 @@ pub enum Value {
     Bool(bool),
     /// A string.
     Text(Box<str>),
-    /// An array, whose elements are not kept.
+    /// A string that is not UTF-8.
+    Bytes(Box<[u8]>),
+    /// An array.
     Array(Array),
-}
-
-/// What is known of an array.
-///
-/// ```
-/// use ork_weights::model::gguf::{Array, Value};
-///
-/// let long = |value: &Value| matches!(value, Value::Array(Array { len: 1000.., .. }));
-/// assert!(long(&Value::Array(Array { element_type: 8, len: 32000 })));
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Array {
-    /// Number of its element type.
-    pub element_type: u32,
-    /// Elements.
-    pub len: u64,
 }
 
 impl std::fmt::Display for Value {
@@ -56,23 +39,10 @@ impl std::fmt::Display for Value {
             Value::Float(number) => write!(f, "{number}"),
             Value::Bool(truth) => write!(f, "{truth}"),
             Value::Text(text) => write!(f, "{text:?}"),
-            Value::Array(array) => write!(f, "[{} elements]", array.len),
+            Value::Bytes(bytes) => write!(f, "{:?}", String::from_utf8_lossy(bytes)),
+            Value::Array(array) => write!(f, "[{} elements]", array.len()),
         }
     }
-}
-
-const STRING: u32 = 8;
-const ARRAY: u32 = 9;
-
-/// Bytes of a value of a fixed size.
-fn width(kind: u32) -> Option<u64> {
-    Some(match kind {
-        0 | 1 | 7 => 1,
-        2 | 3 => 2,
-        4..=6 => 4,
-        10..=12 => 8,
-        _ => return None,
-    })
 }
 
 impl Value {
@@ -92,38 +62,18 @@ impl Value {
                 [1] => Value::Bool(true),
                 [other] => return Err(GgufError::Bool { key: key.into(), value: other }),
             },
-            STRING => Value::Text(String::from_utf8_lossy(at.text("value")?).into()),
-            ARRAY => Value::Array(array(at, key, 1)?),
+            STRING => {
+                let bytes = at.text("value")?;
+                match std::str::from_utf8(bytes) {
+                    Ok(text) => Value::Text(text.into()),
+                    Err(_) => Value::Bytes(bytes.into()),
+                }
+            }
+            ARRAY => Value::Array(Array::read(at, key)?),
             10 => Value::Unsigned(at.u64("value")?),
             11 => Value::Signed(i64::from_le_bytes(at.array("value")?)),
             12 => Value::Float(f64::from_le_bytes(at.array("value")?)),
             kind => return Err(GgufError::ValueType { key: key.into(), kind }),
         })
     }
-}
-
-/// Steps over an array.
-fn array(at: &mut Cursor<'_>, key: &str, depth: u32) -> Result<Array, GgufError> {
-    if depth > MAX_DEPTH {
-        return Err(GgufError::Depth { key: key.into(), max: MAX_DEPTH });
-    }
-    let element_type = at.u32("array type")?;
-    let len = at.u64("array length")?;
-    if let Some(width) = width(element_type) {
-        let bytes = len.checked_mul(width).ok_or(GgufError::Overflow { what: "array" })?;
-        at.take("array", bytes)?;
-        return Ok(Array { element_type, len });
-    }
-    let least = match element_type {
-        STRING => 8,
-        ARRAY => 12,
-        kind => return Err(GgufError::ValueType { key: key.into(), kind }),
-    };
-    for _ in 0..at.count("array elements", len, least)? {
-        match element_type {
-            STRING => drop(at.text("array element")?),
-            _ => drop(array(at, key, depth + 1)?),
-        }
-    }
-    Ok(Array { element_type, len })
 }
