@@ -361,7 +361,7 @@ fn scratch_is_in_the_budget_and_the_smallest_budget_works() {
 
 #[test]
 fn without_domains_everything_goes_through_one_window() {
-    use rknpu::{Domains, sim};
+    use rknpu::{capabilities::Domains, sim};
     let real = Bench::new();
     let path = real.model();
     let store = Arc::new(Store::from_model(open(&path), Tier::Int8).unwrap());

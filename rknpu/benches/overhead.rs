@@ -143,7 +143,7 @@ fn scale(results: &[i32], floats: &mut [f32]) {
 }
 
 fn with_matmul(m: usize, layout: Layout, cores: u32, f: impl FnOnce(&mut Matmul, &WeightRef<'_>)) {
-    let device = Device::with_kernel(support::NoOp::kernel(), &OpenOptions::new()).unwrap();
+    let device = Device::with_driver(support::NoOp::driver(), &OpenOptions::new()).unwrap();
     let domain = device.domain(0).unwrap();
     let cores = (0..cores).map(|core| device.core(core).unwrap()).collect();
     let cores = Cores::new(cores).unwrap();

@@ -9,7 +9,7 @@ use rknpu_sys::flags::SyncFlags;
 use crate::buffer::{Buffer, Host, Memory, pages};
 use crate::domain::{Domain, Request};
 use crate::error::{Error, Result};
-use crate::mapping::Span;
+use crate::mapping::MappedRange;
 
 /// One large device buffer from which smaller ones are cut, so that a weight is not a kernel object
 /// each.
@@ -35,7 +35,7 @@ pub struct Arena(Arc<Inner>);
 struct Inner {
     memory: Memory,
     /// Free runs by offset, no two touching.
-    free: Mutex<Vec<Span>>,
+    free: Mutex<Vec<MappedRange>>,
 }
 
 impl Arena {
@@ -56,7 +56,7 @@ impl Arena {
         let mut memory = Memory::create(domain, &Request::new(len as u64))?;
         let size = memory.size();
         memory.clean(0..size)?;
-        let free = Mutex::new(memory.take_span().into_iter().collect());
+        let free = Mutex::new(memory.take_range().into_iter().collect());
         Ok(Arena(Arc::new(Inner { memory, free })))
     }
 
@@ -99,7 +99,7 @@ impl Arena {
         }
         drop(free);
         let part = Part { arena: Arc::clone(&self.0), span: Some(span) };
-        Ok(Buffer::from_home(Home::Part(part), len))
+        Ok(Buffer::from_backing(Backing::Part(part), len))
     }
 
     /// Bytes in all.
@@ -154,12 +154,12 @@ impl fmt::Debug for Arena {
 }
 
 impl Inner {
-    fn free(&self) -> MutexGuard<'_, Vec<Span>> {
+    fn free(&self) -> MutexGuard<'_, Vec<MappedRange>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a part's bytes back and joins them with their neighbours.
-    fn take_back(&self, span: Span) {
+    fn take_back(&self, span: MappedRange) {
         let mut free = self.free();
         let at = free.partition_point(|other| other.offset() < span.offset());
         free.insert(at, span);
@@ -184,14 +184,14 @@ impl Drop for Inner {
         let free = self.free.get_mut().unwrap_or_else(PoisonError::into_inner);
         // No part lives any more, so the runs have all been joined into one.
         if let Some(span) = free.pop() {
-            self.memory.give_span(span);
+            self.memory.give_range(span);
         }
     }
 }
 
 /// Where a buffer's memory is.
 #[derive(Debug)]
-pub(crate) enum Home {
+pub(crate) enum Backing {
     /// An object of its own.
     Own(Memory),
     /// A part of an arena.
@@ -202,7 +202,7 @@ pub(crate) enum Home {
 pub(crate) struct Part {
     arena: Arc<Inner>,
     /// Absent only while it is dropped.
-    span: Option<Span>,
+    span: Option<MappedRange>,
 }
 
 impl fmt::Debug for Part {
@@ -219,33 +219,33 @@ impl Drop for Part {
     }
 }
 
-impl Home {
+impl Backing {
     pub(crate) fn memory(&self) -> &Memory {
         match self {
-            Home::Own(memory) => memory,
-            Home::Part(part) => &part.arena.memory,
+            Backing::Own(memory) => memory,
+            Backing::Part(part) => &part.arena.memory,
         }
     }
 
     /// First byte in the object.
     pub(crate) fn offset(&self) -> u64 {
         match self {
-            Home::Own(_) => 0,
-            Home::Part(part) => part.span.as_ref().map_or(0, |span| span.offset() as u64),
+            Backing::Own(_) => 0,
+            Backing::Part(part) => part.span.as_ref().map_or(0, |span| span.offset() as u64),
         }
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
-            Home::Own(memory) => memory.bytes(),
-            Home::Part(part) => part.span.as_ref().map_or(&[], Span::bytes),
+            Backing::Own(memory) => memory.bytes(),
+            Backing::Part(part) => part.span.as_ref().map_or(&[], MappedRange::bytes),
         }
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
-            Home::Own(memory) => memory.bytes_mut(),
-            Home::Part(part) => match &mut part.span {
+            Backing::Own(memory) => memory.bytes_mut(),
+            Backing::Part(part) => match &mut part.span {
                 Some(span) => span.bytes_mut(),
                 None => &mut [],
             },
@@ -256,8 +256,8 @@ impl Home {
     pub(crate) fn clean(&mut self, range: Range<u64>) -> Result<()> {
         let offset = self.offset();
         match self {
-            Home::Own(memory) => memory.clean(range),
-            Home::Part(part) => {
+            Backing::Own(memory) => memory.clean(range),
+            Backing::Part(part) => {
                 let len = part.span.as_ref().map_or(0, |span| span.len() as u64);
                 if range.end > len {
                     let (offset, size) = (range.start, len);

@@ -1,12 +1,12 @@
 //! Buffers that CPU and NPU hand to each other.
 //!
-//! The state is a type parameter: [`Host`], [`Device`] or [`Imported`]. Functions that only need to know
-//! where a buffer is take any [`Resident`] one.
+//! The state is a type parameter: [`Host`], [`OnDevice`] or [`Imported`]. Functions that only need to know
+//! where a buffer is take any [`NpuReadable`] one.
 //!
 //! ```
-//! use rknpu::buffer::{Buffer, Resident};
+//! use rknpu::buffer::{Buffer, NpuReadable};
 //!
-//! fn end(buffer: &Buffer<impl Resident>) -> u64 {
+//! fn end(buffer: &Buffer<impl NpuReadable>) -> u64 {
 //!     buffer.iova() + buffer.len() as u64
 //! }
 //!
@@ -23,12 +23,12 @@ use std::sync::Arc;
 
 use rknpu_sys::flags::SyncFlags;
 
-use crate::arena::Home;
+use crate::arena::Backing;
 use crate::device::Entered;
 use crate::domain::{Domain, PAGE, Request};
+use crate::driver::{Mapping, Object};
 use crate::error::{Call, Error, Result};
-use crate::kernel::{Mapping, Object};
-use crate::mapping::Span;
+use crate::mapping::MappedRange;
 
 /// State of a buffer that the CPU may touch.
 ///
@@ -49,19 +49,19 @@ pub enum Host {}
 /// State of a buffer that the NPU may touch.
 ///
 /// ```
-/// use rknpu::{Buffer, buffer};
+/// use rknpu::{Buffer, OnDevice};
 ///
 /// /// Weights that stay where the NPU reads them.
-/// struct Resident {
-///     weights: Vec<Buffer<buffer::Device>>,
+/// struct NpuReadable {
+///     weights: Vec<Buffer<OnDevice>>,
 /// }
 /// # let device = rknpu::Device::simulated(Default::default())?;
-/// let resident = Resident { weights: vec![device.domain(0)?.alloc(4096)?.to_device()?] };
+/// let resident = NpuReadable { weights: vec![device.domain(0)?.alloc(4096)?.to_device()?] };
 /// assert_eq!(resident.weights[0].len(), 4096);
 /// # Ok::<(), rknpu::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub enum Device {}
+pub enum OnDevice {}
 
 /// State of memory that another driver made and the NPU may touch; see
 /// [`Domain::import`](crate::Domain::import).
@@ -71,17 +71,17 @@ pub enum Imported {}
 /// The states of a [`Buffer`].
 pub trait State: sealed::Sealed {}
 impl State for Host {}
-impl State for Device {}
+impl State for OnDevice {}
 impl State for Imported {}
 
 /// The states in which the NPU may touch a buffer.
 ///
 /// ```
-/// use rknpu::buffer::{Buffer, Resident};
+/// use rknpu::buffer::{Buffer, NpuReadable};
 /// use rknpu::{Layout, WeightRef};
 ///
 /// /// Device memory or imported memory: a weight may lie in either.
-/// fn first<S: Resident>(buffer: &Buffer<S>, layout: Layout) -> rknpu::Result<WeightRef<'_>> {
+/// fn first<S: NpuReadable>(buffer: &Buffer<S>, layout: Layout) -> rknpu::Result<WeightRef<'_>> {
 ///     WeightRef::new(buffer, 0, layout)
 /// }
 /// # let device = rknpu::Device::simulated(Default::default())?;
@@ -90,9 +90,9 @@ impl State for Imported {}
 /// # assert_eq!(first(&buffer, layout)?.iova(), buffer.iova());
 /// # Ok::<(), rknpu::Error>(())
 /// ```
-pub trait Resident: State {}
-impl Resident for Device {}
-impl Resident for Imported {}
+pub trait NpuReadable: State {}
+impl NpuReadable for OnDevice {}
+impl NpuReadable for Imported {}
 
 mod sealed {
     pub trait Sealed {
@@ -103,8 +103,8 @@ mod sealed {
         const NAME: &'static str = "Host";
     }
 
-    impl Sealed for super::Device {
-        const NAME: &'static str = "Device";
+    impl Sealed for super::OnDevice {
+        const NAME: &'static str = "OnDevice";
     }
 
     impl Sealed for super::Imported {
@@ -112,7 +112,7 @@ mod sealed {
     }
 }
 
-/// Device memory in one of two states: the CPU's ([`Host`]) or the NPU's ([`Device`]).
+/// Device memory in one of two states: the CPU's ([`Host`]) or the NPU's ([`OnDevice`]).
 ///
 /// A change of state consumes the buffer and does the cache maintenance, so neither can be
 /// forgotten. A buffer keeps its domain leased and its device open; dropping it frees memory and
@@ -134,7 +134,7 @@ mod sealed {
 /// ```compile_fail,E0599
 /// let device = rknpu::Device::simulated(Default::default())?;
 /// let buffer = device.domain(0)?.alloc(4096)?.to_device()?;
-/// buffer.as_slice(); // there are no slices of a `Buffer<Device>`
+/// buffer.as_slice(); // there are no slices of a `Buffer<OnDevice>`
 /// # Ok::<(), rknpu::Error>(())
 /// ```
 ///
@@ -157,7 +157,7 @@ mod sealed {
 /// ```
 #[must_use = "dropping a buffer frees it"]
 pub struct Buffer<S: State> {
-    home: Home,
+    backing: Backing,
     len: usize,
     state: PhantomData<fn() -> S>,
 }
@@ -196,15 +196,15 @@ impl<S: State> From<Unchanged<S>> for Error {
 
 impl<S: State> Buffer<S> {
     pub(crate) fn whole(memory: Memory, len: usize) -> Buffer<S> {
-        Buffer::from_home(Home::Own(memory), len)
+        Buffer::from_backing(Backing::Own(memory), len)
     }
 
-    pub(crate) fn from_home(home: Home, len: usize) -> Buffer<S> {
-        Buffer { home, len, state: PhantomData }
+    pub(crate) fn from_backing(backing: Backing, len: usize) -> Buffer<S> {
+        Buffer { backing, len, state: PhantomData }
     }
 
     fn into_state<T: State>(self) -> Buffer<T> {
-        Buffer { home: self.home, len: self.len, state: PhantomData }
+        Buffer { backing: self.backing, len: self.len, state: PhantomData }
     }
 
     /// Bytes, as asked for.
@@ -233,7 +233,7 @@ impl<S: State> Buffer<S> {
     /// # Ok::<(), rknpu::Error>(())
     /// ```
     pub fn domain(&self) -> &Domain {
-        self.home.memory().domain()
+        self.backing.memory().domain()
     }
 }
 
@@ -247,7 +247,7 @@ impl Buffer<Host> {
     /// # Ok::<(), rknpu::Error>(())
     /// ```
     pub fn as_slice(&self) -> &[u8] {
-        self.home.bytes().get(..self.len).unwrap_or_default()
+        self.backing.bytes().get(..self.len).unwrap_or_default()
     }
 
     /// The contents, to write.
@@ -261,7 +261,7 @@ impl Buffer<Host> {
     /// ```
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         let len = self.len;
-        self.home.bytes_mut().get_mut(..len).unwrap_or_default()
+        self.backing.bytes_mut().get_mut(..len).unwrap_or_default()
     }
 
     /// Hands it to the NPU: cleans the CPU's caches over all of it.
@@ -278,7 +278,7 @@ impl Buffer<Host> {
     /// # Errors
     /// The buffer back and the reason: [`Error::Driver`], or [`Error::DomainBusy`] when this thread
     /// keeps another domain active.
-    pub fn to_device(self) -> Result<Buffer<Device>, Unchanged<Host>> {
+    pub fn to_device(self) -> Result<Buffer<OnDevice>, Unchanged<Host>> {
         let len = self.len as u64;
         self.to_device_up_to(len)
     }
@@ -303,15 +303,15 @@ impl Buffer<Host> {
     ///
     /// # Errors
     /// As [`Buffer::to_device`]; [`Error::Range`] when it is shorter.
-    pub fn to_device_up_to(mut self, len: u64) -> Result<Buffer<Device>, Unchanged<Host>> {
-        match self.home.clean(0..len) {
+    pub fn to_device_up_to(mut self, len: u64) -> Result<Buffer<OnDevice>, Unchanged<Host>> {
+        match self.backing.clean(0..len) {
             Ok(()) => Ok(self.into_state()),
             Err(error) => Err(Unchanged { buffer: self, error }),
         }
     }
 }
 
-impl<S: Resident> Buffer<S> {
+impl<S: NpuReadable> Buffer<S> {
     /// First address at which the NPU sees it, in its domain; a multiple of 4096.
     ///
     /// ```
@@ -322,11 +322,11 @@ impl<S: Resident> Buffer<S> {
     /// # Ok::<(), rknpu::Error>(())
     /// ```
     pub fn iova(&self) -> u64 {
-        self.home.memory().iova() + self.home.offset()
+        self.backing.memory().iova() + self.backing.offset()
     }
 }
 
-impl Buffer<Device> {
+impl Buffer<OnDevice> {
     /// Takes it back from the NPU to read it: invalidates the CPU's caches over all of it.
     ///
     /// ```
@@ -340,10 +340,10 @@ impl Buffer<Device> {
     ///
     /// # Errors
     /// As [`Buffer::to_device`].
-    pub fn to_host(self) -> Result<Buffer<Host>, Unchanged<Device>> {
-        let offset = self.home.offset();
+    pub fn to_host(self) -> Result<Buffer<Host>, Unchanged<OnDevice>> {
+        let offset = self.backing.offset();
         let range = offset..offset + self.len as u64;
-        match self.home.memory().sync(SyncFlags::FROM_DEVICE, range) {
+        match self.backing.memory().sync(SyncFlags::FROM_DEVICE, range) {
             Ok(()) => Ok(self.into_state()),
             Err(error) => Err(Unchanged { buffer: self, error }),
         }
@@ -387,7 +387,7 @@ struct Parts {
     /// Shared with a job while it runs.
     object: Arc<Object>,
     /// Absent for memory that the CPU never sees, and when an arena has taken it.
-    span: Option<Span>,
+    span: Option<MappedRange>,
 }
 
 impl Memory {
@@ -397,9 +397,9 @@ impl Memory {
         let size = domain.size(request)?;
         let _entered = device.enter_for_memory(domain.index())?;
         domain.admit(size, request)?;
-        let kernel = device.kernel();
+        let driver = device.driver();
         let create = domain.create_args(size, request);
-        let object = kernel.create(&create).map_err(|errno| domain.create_error(size, errno))?;
+        let object = driver.create(&create).map_err(|errno| domain.create_error(size, errno))?;
         let mut memory = Memory::adopt(domain, object);
         if request.map {
             memory.map()?;
@@ -422,10 +422,10 @@ impl Memory {
         let mapping = self
             .domain
             .device()
-            .kernel()
+            .driver()
             .map(&parts.object)
             .map_err(|errno| Error::Driver { call: Call::Map, domain, bytes, errno })?;
-        parts.span = Some(Span::whole(mapping));
+        parts.span = Some(MappedRange::whole(mapping));
         Ok(())
     }
 
@@ -447,18 +447,18 @@ impl Memory {
     }
 
     /// Takes the claim on the mapping; whoever takes it gives it back before the memory goes.
-    pub(crate) fn take_span(&mut self) -> Option<Span> {
+    pub(crate) fn take_range(&mut self) -> Option<MappedRange> {
         self.parts.as_mut().and_then(|parts| parts.span.take())
     }
 
-    pub(crate) fn give_span(&mut self, span: Span) {
+    pub(crate) fn give_range(&mut self, span: MappedRange) {
         if let Some(parts) = &mut self.parts {
             parts.span = Some(span);
         }
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        self.parts.as_ref().and_then(|parts| parts.span.as_ref()).map_or(&[], Span::bytes)
+        self.parts.as_ref().and_then(|parts| parts.span.as_ref()).map_or(&[], MappedRange::bytes)
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
@@ -507,8 +507,8 @@ impl Memory {
             return Ok(());
         }
         let domain = self.domain.index();
-        let kernel = self.domain.device().kernel();
-        kernel.sync(&parts.object, flags, offset, len).map_err(|errno| Error::Driver {
+        let driver = self.domain.device().driver();
+        driver.sync(&parts.object, flags, offset, len).map_err(|errno| Error::Driver {
             call: Call::Sync,
             domain,
             bytes: len,
@@ -520,27 +520,27 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         let Some(Parts { object, span }) = self.parts.take() else { return };
-        let doomed = Doomed { object, span, domain: self.domain.clone() };
-        self.domain.device().free(doomed);
+        let to_free = ToFree { object, span, domain: self.domain.clone() };
+        self.domain.device().free(to_free);
     }
 }
 
 /// Memory on its way back to the driver.
 #[derive(Debug)]
-pub(crate) struct Doomed {
+pub(crate) struct ToFree {
     object: Arc<Object>,
-    span: Option<Span>,
+    span: Option<MappedRange>,
     domain: Domain,
 }
 
-impl Doomed {
+impl ToFree {
     pub(crate) fn domain(&self) -> &Domain {
         &self.domain
     }
 
     /// Unmaps and destroys. The domain has been entered, or nobody works in another.
     pub(crate) fn free(self) {
-        let Doomed { object, span, domain } = self;
+        let ToFree { object, span, domain } = self;
         let (device, index) = (domain.device(), domain.index());
         let bytes = object.size();
         let record = device.record();
@@ -550,7 +550,7 @@ impl Doomed {
             return record.leaked(bytes);
         };
         // The mapping first: while it lives, the addresses stay taken.
-        let mapping = match span.map(Span::into_mapping) {
+        let mapping = match span.map(MappedRange::into_mapping) {
             // Somebody still has a claim on a part of it.
             Some(None) => return record.leaked(bytes),
             Some(mapping) => mapping,
@@ -562,7 +562,7 @@ impl Doomed {
             record.incident(Call::Unmap, index, bytes, errno);
             record.leaked(bytes);
         }
-        match device.kernel().destroy(object) {
+        match device.driver().destroy(object) {
             Ok(()) if unmapped.is_ok() => domain.unmapped(iova),
             // While it is mapped, the driver keeps its memory and addresses.
             Ok(()) => {}

@@ -5,14 +5,14 @@ use std::fmt;
 use rknpu_sys::action;
 use rustix::io::Errno;
 
+use crate::driver::{Driver, DriverVersion};
 use crate::error::{Call, Error, Result};
-use crate::kernel::{DriverVersion, Kernel};
 use crate::limits;
 
 /// How many address spaces the driver gives.
 ///
 /// ```
-/// use rknpu::{Device, Domains, sim};
+/// use rknpu::{Device, capabilities::Domains, sim};
 ///
 /// let stub = sim::Config { domains: sim::config::Domains::Stub, ..Default::default() };
 /// assert_eq!(Device::simulated(stub)?.capabilities().domains, Domains::Stub);
@@ -32,7 +32,7 @@ impl Domains {
     /// Domains that can be leased.
     ///
     /// ```
-    /// use rknpu::Domains;
+    /// use rknpu::capabilities::Domains;
     ///
     /// assert_eq!((Domains::Real.count(), Domains::Stub.count()), (16, 1));
     /// ```
@@ -51,7 +51,7 @@ impl Domains {
 /// [`probe::cores`](crate::probe::cores)' business.
 ///
 /// ```
-/// use rknpu::{Device, kernel::DriverVersion};
+/// use rknpu::{Device, driver::DriverVersion};
 ///
 /// let device = Device::simulated(Default::default())?;
 /// let has = device.capabilities();
@@ -81,17 +81,17 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    pub(crate) fn detect(kernel: &dyn Kernel) -> Result<Capabilities> {
+    pub(crate) fn detect(driver: &dyn Driver) -> Result<Capabilities> {
         let failed = |errno| Error::Driver { call: Call::Action, domain: 0, bytes: 0, errno };
-        let version = DriverVersion(kernel.action(action::GET_DRV_VERSION, 0).map_err(failed)?);
-        let iommu = kernel.action(action::GET_IOMMU_EN, 0).map_err(failed)? != 0;
+        let version = DriverVersion(driver.action(action::GET_DRV_VERSION, 0).map_err(failed)?);
+        let iommu = driver.action(action::GET_IOMMU_EN, 0).map_err(failed)? != 0;
         // Drivers before 0.8 know no SRAM.
-        let sram = |code| kernel.action(code, 0).map_or(0, u64::from);
+        let sram = |code| driver.action(code, 0).map_or(0, u64::from);
         Ok(Capabilities {
-            node: kernel.node().to_owned(),
+            node: driver.node().to_owned(),
             version,
             iommu,
-            domains: domains(kernel, version, iommu).map_err(failed)?,
+            domains: domains(driver, version, iommu).map_err(failed)?,
             unaligned_iova: iommu && version >= DriverVersion::UNALIGNED_IOVA,
             sram_total: sram(action::GET_TOTAL_SRAM_SIZE),
             sram_free: sram(action::GET_FREE_SRAM_SIZE),
@@ -124,13 +124,13 @@ impl Capabilities {
 }
 
 /// A stub accepts the switch and still says 0.
-fn domains(kernel: &dyn Kernel, version: DriverVersion, iommu: bool) -> Result<Domains, Errno> {
+fn domains(driver: &dyn Driver, version: DriverVersion, iommu: bool) -> Result<Domains, Errno> {
     if !iommu || version < DriverVersion::SAFE_DOMAINS {
         return Ok(Domains::None);
     }
-    kernel.action(action::SET_IOMMU_DOMAIN_ID, 1)?;
-    let live = kernel.action(action::GET_IOMMU_DOMAIN_ID, 0)?;
-    kernel.action(action::SET_IOMMU_DOMAIN_ID, 0)?;
+    driver.action(action::SET_IOMMU_DOMAIN_ID, 1)?;
+    let live = driver.action(action::GET_IOMMU_DOMAIN_ID, 0)?;
+    driver.action(action::SET_IOMMU_DOMAIN_ID, 0)?;
     Ok(if live == 1 { Domains::Real } else { Domains::Stub })
 }
 

@@ -64,7 +64,7 @@ impl Core {
 
     /// Runs on the calling thread.
     pub(crate) fn run(&mut self, task: Task) -> Finished {
-        task.run(self.device.kernel(), self.index)
+        task.run(self.device.driver(), self.index)
     }
 
     /// Runs on the core's own thread; [`Core::finish`] waits for it.

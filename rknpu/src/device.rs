@@ -11,13 +11,13 @@ use rknpu_sys::action;
 use rknpu_sys::layout::Precision;
 use rknpu_sys::regs::CORES;
 
-use crate::buffer::Doomed;
+use crate::buffer::ToFree;
 use crate::capabilities::{Capabilities, Domains};
 use crate::core::{Core, Cores};
 use crate::domain::{Domain, WeakDomain};
+use crate::driver::Driver;
 use crate::error::{Call, Error, Result};
 use crate::health::{Health, Record, Recovery};
-use crate::kernel::Kernel;
 use crate::limits;
 use crate::lock::DeviceLock;
 use crate::open::{self, OpenOptions};
@@ -54,7 +54,7 @@ struct Inner {
     recovery: Mutex<()>,
     /// Resets so far: a job that failed before one need not ask for another.
     resets: AtomicU64,
-    kernel: Arc<dyn Kernel>,
+    driver: Arc<dyn Driver>,
     /// Last, so that nobody else opens the NPU while the driver still takes things back.
     _lock: Option<DeviceLock>,
 }
@@ -174,33 +174,33 @@ impl Device {
     /// As [`Device::simulated`].
     #[cfg(feature = "sim")]
     pub fn simulated_on(machine: &rknpu_sim::Machine) -> Result<Device> {
-        Device::with_kernel(Arc::new(crate::kernel::Simulated::open(machine)), &OpenOptions::new())
+        Device::with_driver(Arc::new(crate::driver::Simulated::open(machine)), &OpenOptions::new())
     }
 
-    /// A device on another kernel.
+    /// A device on another driver.
     ///
     /// ```
-    /// use rknpu::{Device, OpenOptions, kernel, sim::Machine};
+    /// use rknpu::{Device, OpenOptions, driver, sim::Machine};
     ///
     /// let machine = Machine::new(Default::default());
-    /// let kernel = kernel::simulated(&machine); // or one of your own, see `Kernel`
-    /// let device = Device::with_kernel(kernel, &OpenOptions::new().pin_threads(false))?;
+    /// let driver = driver::simulated(&machine); // or one of your own, see `Driver`
+    /// let device = Device::with_driver(driver, &OpenOptions::new().pin_threads(false))?;
     /// assert_eq!(device.node(), "sim");
     /// # Ok::<(), rknpu::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::Driver`] when the kernel does not say its version.
-    pub fn with_kernel(kernel: Arc<dyn Kernel>, options: &OpenOptions) -> Result<Device> {
-        Device::new(kernel, options, None)
+    /// [`Error::Driver`] when the driver does not say its version.
+    pub fn with_driver(driver: Arc<dyn Driver>, options: &OpenOptions) -> Result<Device> {
+        Device::new(driver, options, None)
     }
 
     pub(crate) fn new(
-        kernel: Arc<dyn Kernel>,
+        driver: Arc<dyn Driver>,
         options: &OpenOptions,
         lock: Option<DeviceLock>,
     ) -> Result<Device> {
-        let capabilities = Capabilities::detect(&*kernel)?;
+        let capabilities = Capabilities::detect(&*driver)?;
         Ok(Device(Arc::new(Inner {
             scheduler: Scheduler::default(),
             record: Record::new(),
@@ -212,7 +212,7 @@ impl Device {
             pin: options.pin,
             recovery: Mutex::default(),
             resets: AtomicU64::new(0),
-            kernel,
+            driver,
             _lock: lock,
         })))
     }
@@ -274,7 +274,7 @@ impl Device {
     /// # Ok::<(), rknpu::Error>(())
     /// ```
     pub fn node(&self) -> &str {
-        self.0.kernel.node()
+        self.0.driver.node()
     }
 
     /// Leases a domain.
@@ -399,12 +399,12 @@ impl Device {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    pub(crate) fn kernel(&self) -> &dyn Kernel {
-        &*self.0.kernel
+    pub(crate) fn driver(&self) -> &dyn Driver {
+        &*self.0.driver
     }
 
-    pub(crate) fn share_kernel(&self) -> Arc<dyn Kernel> {
-        Arc::clone(&self.0.kernel)
+    pub(crate) fn share_driver(&self) -> Arc<dyn Driver> {
+        Arc::clone(&self.0.driver)
     }
 
     pub(crate) fn record(&self) -> &Record {
@@ -486,13 +486,13 @@ impl Device {
             .map_err(|busy| Error::DomainBusy { active: busy.active, wanted: domain })?;
         let entered = Entered { device: self.clone(), inside };
         if let Entry::Prepare { reset } = entry {
-            self.0.kernel.pause(limits::SWITCH_SETTLE);
+            self.0.driver.pause(limits::SWITCH_SETTLE);
             if !reset {
                 self.0.scheduler.prepared(None);
                 return Ok(entered);
             }
             // The first int8 job of a cold NPU, and a change to or from int4, hang without it.
-            let reset = self.0.kernel.action(action::ACT_RESET, 0);
+            let reset = self.0.driver.action(action::ACT_RESET, 0);
             self.0.scheduler.prepared(Some(mode.filter(|_| reset.is_ok())));
             reset.map_err(|errno| Error::Driver { call: Call::Action, domain, bytes: 0, errno })?;
         }
@@ -500,29 +500,29 @@ impl Device {
     }
 
     /// Frees memory now, or when no other domain is active.
-    pub(crate) fn free(&self, doomed: Doomed) {
+    pub(crate) fn free(&self, to_free: ToFree) {
         if self.0.record.is_wedged() {
-            return doomed.leak();
+            return to_free.leak();
         }
         let inside = Inside { thread: Some(thread::current().id()), stay: Stay::Work };
-        let domain = doomed.domain().index();
-        if let Some(doomed) = self.0.scheduler.enter_or_keep(domain, inside, doomed) {
-            doomed.free();
+        let domain = to_free.domain().index();
+        if let Some(to_free) = self.0.scheduler.enter_or_keep(domain, inside, to_free) {
+            to_free.free();
             self.leave(inside);
         }
     }
 
     fn leave(&self, inside: Inside) {
-        let mut doomed = self.0.scheduler.leave(inside);
-        while !doomed.is_empty() {
-            for memory in doomed {
+        let mut to_free = self.0.scheduler.leave(inside);
+        while !to_free.is_empty() {
+            for memory in to_free {
                 if self.0.record.is_wedged() {
                     memory.leak();
                 } else {
                     memory.free();
                 }
             }
-            doomed = self.0.scheduler.freed();
+            to_free = self.0.scheduler.freed();
         }
     }
 
@@ -551,7 +551,7 @@ impl Device {
         let leased = self.leases().leased.clone();
         for (domain, lease) in leased.iter().enumerate() {
             for object in lease.objects() {
-                if let Err(errno) = self.0.kernel.abandon(&object) {
+                if let Err(errno) = self.0.driver.abandon(&object) {
                     self.0.record.incident(Call::Destroy, domain as u32, object.size(), errno);
                 }
             }
@@ -559,26 +559,26 @@ impl Device {
     }
 
     /// Makes domain 0 live, which the caller has entered: what is imported is mapped in the live one.
-    pub(crate) fn make_domain_0_live(&self) -> Result<()> {
+    pub(crate) fn switch_to_domain_0(&self) -> Result<()> {
         if self.capabilities().domains != Domains::Real {
             return Ok(());
         }
         let failed = |errno| Error::Driver { call: Call::Action, domain: 0, bytes: 0, errno };
-        self.0.kernel.action(action::SET_IOMMU_DOMAIN_ID, 0).map(drop).map_err(failed)
+        self.0.driver.action(action::SET_IOMMU_DOMAIN_ID, 0).map(drop).map_err(failed)
     }
 
     fn reset(&self) -> Recovery {
-        let kernel = &*self.0.kernel;
+        let driver = &*self.0.driver;
         // The driver's own abort and reset take 200 ms; a job that ends meanwhile is harmless then.
-        kernel.pause(SETTLE);
-        if let Err(errno) = kernel.action(action::ACT_RESET, 0) {
+        driver.pause(SETTLE);
+        if let Err(errno) = driver.action(action::ACT_RESET, 0) {
             return Recovery::ResetFailed(errno);
         }
-        kernel.pause(SETTLE);
+        driver.pause(SETTLE);
         if self.capabilities().domains == Domains::Real {
             // A wrong count shows as a switch that fails after 6 s.
-            let switch = |index| kernel.action(action::SET_IOMMU_DOMAIN_ID, index).map(drop);
-            let check = kernel
+            let switch = |index| driver.action(action::SET_IOMMU_DOMAIN_ID, index).map(drop);
+            let check = driver
                 .action(action::GET_IOMMU_DOMAIN_ID, 0)
                 .and_then(|now| {
                     switch((now + 1) % self.capabilities().domains.count()).map(|()| now)

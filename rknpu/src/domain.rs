@@ -10,8 +10,8 @@ use rustix::io::Errno;
 
 use crate::buffer::{Buffer, Host, Memory};
 use crate::device::{Device, Entered};
+use crate::driver::{Create, Object};
 use crate::error::{Call, Error, Result};
-use crate::kernel::{Create, Object};
 use crate::limits;
 
 /// Bytes of a page, the granule of every size here.
@@ -27,7 +27,7 @@ pub(crate) const PAGE: u64 = rknpu_sys::layout::PAGE;
 /// let domain = device.domain(3)?;
 /// let buffer = domain.alloc(1 << 20)?;
 /// let stats = domain.stats();
-/// assert_eq!((stats.used, stats.buffers, stats.window), (1 << 20, 1, (1 << 32) - 4096));
+/// assert_eq!((stats.used, stats.buffers, stats.capacity), (1 << 20, 1, (1 << 32) - 4096));
 /// drop(buffer);
 /// assert_eq!((domain.stats().used, domain.stats().peak), (0, 1 << 20));
 /// # Ok::<(), rknpu::Error>(())
@@ -44,15 +44,15 @@ struct Lease {
 /// What this process has mapped in a domain.
 #[derive(Debug, Default)]
 struct Books {
-    /// Every live buffer by its first address.
-    live: BTreeMap<u64, Live>,
+    /// Every mapped buffer by its first address.
+    mapped: BTreeMap<u64, Mapped>,
     used: u64,
     peak: u64,
 }
 
-/// A live buffer.
+/// A mapped buffer.
 #[derive(Debug)]
-struct Live {
+struct Mapped {
     size: u64,
     object: Weak<Object>,
 }
@@ -64,7 +64,7 @@ struct Live {
 /// let domain = device.domain(0)?;
 /// let _weights = domain.alloc(1 << 30)?;
 /// let stats = domain.stats();
-/// assert_eq!(stats.largest_free, stats.window - (1 << 30));
+/// assert_eq!(stats.largest_free, stats.capacity - (1 << 30));
 /// # Ok::<(), rknpu::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ pub struct DomainStats {
     /// Buffers mapped now.
     pub buffers: usize,
     /// Bytes that can be mapped.
-    pub window: u64,
+    pub capacity: u64,
     /// Longest run of free addresses.
     pub largest_free: u64,
 }
@@ -211,8 +211,8 @@ impl Domain {
         DomainStats {
             used: books.used,
             peak: books.peak,
-            buffers: books.live.len(),
-            window: limits::WINDOW,
+            buffers: books.mapped.len(),
+            capacity: limits::WINDOW,
             largest_free: books.largest_free(),
         }
     }
@@ -267,7 +267,7 @@ impl Domain {
             domain: self.0.index,
             requested,
             used: stats.used,
-            window: stats.window,
+            window: stats.capacity,
             largest_free: stats.largest_free,
             errno,
         }
@@ -276,14 +276,14 @@ impl Domain {
     pub(crate) fn mapped(&self, object: &Arc<Object>) {
         let (size, weak) = (object.size(), Arc::downgrade(object));
         let mut books = self.books();
-        books.live.insert(object.iova(), Live { size, object: weak });
+        books.mapped.insert(object.iova(), Mapped { size, object: weak });
         books.used += size;
         books.peak = books.peak.max(books.used);
     }
 
     pub(crate) fn unmapped(&self, iova: u64) {
         let mut books = self.books();
-        if let Some(live) = books.live.remove(&iova) {
+        if let Some(live) = books.mapped.remove(&iova) {
             books.used -= live.size;
         }
     }
@@ -299,7 +299,7 @@ impl WeakDomain {
         let Some(lease) = self.0.upgrade() else { return Vec::new() };
         let domain = Domain(lease);
         let books = domain.books();
-        books.live.values().filter_map(|live| live.object.upgrade()).collect()
+        books.mapped.values().filter_map(|live| live.object.upgrade()).collect()
     }
 }
 
@@ -316,7 +316,7 @@ impl Books {
     /// Longest run of addresses between live buffers, from the second page up to 4 GiB.
     fn largest_free(&self) -> u64 {
         let (mut at, mut largest) = (PAGE, 0);
-        for (&iova, live) in &self.live {
+        for (&iova, live) in &self.mapped {
             largest = largest.max(iova.saturating_sub(at));
             at = at.max(iova.saturating_add(live.size));
         }
@@ -378,14 +378,14 @@ mod tests {
     #[test]
     fn the_largest_gap_is_between_buffers_or_below_them() {
         let mut books = Books::default();
-        let live = |size| Live { size, object: Weak::new() };
+        let of = |size| Mapped { size, object: Weak::new() };
         assert_eq!(books.largest_free(), limits::WINDOW);
-        books.live.insert(0xffff_f000, live(0x1000));
+        books.mapped.insert(0xffff_f000, of(0x1000));
         assert_eq!(books.largest_free(), limits::WINDOW - 0x1000);
-        books.live.insert(0x1000, live(0x1000));
-        books.live.insert(0x8000_0000, live(0x4000_0000));
+        books.mapped.insert(0x1000, of(0x1000));
+        books.mapped.insert(0x8000_0000, of(0x4000_0000));
         assert_eq!(books.largest_free(), 0x8000_0000 - 0x2000);
-        books.live.insert(0x2000, live(0x7fff_e000));
+        books.mapped.insert(0x2000, of(0x7fff_e000));
         assert_eq!(books.largest_free(), 0x3fff_f000);
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use rknpu_sys::layout::{LayoutError, Precision};
 use rustix::io::Errno;
 
+use crate::driver::DriverVersion;
 use crate::health::PostMortem;
-use crate::kernel::DriverVersion;
 use crate::program::ProgramError;
 
 /// Result of this crate.
@@ -16,7 +16,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// A call to the driver, as errors name it.
 ///
 /// ```
-/// assert_eq!(rknpu::Call::Create.to_string(), "MEM_CREATE");
+/// assert_eq!(rknpu::error::Call::Create.to_string(), "MEM_CREATE");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -57,7 +57,7 @@ impl std::fmt::Display for Call {
 /// What a node answered when it was tried.
 ///
 /// ```
-/// use rknpu::{Error, NodeAnswer};
+/// use rknpu::error::{Error, NodeAnswer};
 ///
 /// let answer = NodeAnswer { path: "/dev/dri/card0".into(), answer: "panthor".into() };
 /// let error = Error::NoDevice { tried: vec![answer] };

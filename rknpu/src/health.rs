@@ -14,7 +14,7 @@ use crate::error::Call;
 ///
 /// ```
 /// use rknpu::sim::{Fault, Machine};
-/// use rknpu::{Device, Recovery, probe};
+/// use rknpu::{Device, health::Recovery, probe};
 ///
 /// let machine = Machine::new(Default::default());
 /// let device = Device::simulated_on(&machine)?;
@@ -101,7 +101,7 @@ impl fmt::Display for PostMortem {
 /// What a reset after a failed job led to.
 ///
 /// ```
-/// use rknpu::{Errno, Recovery};
+/// use rknpu::{Errno, health::Recovery};
 ///
 /// let stuck = Recovery::DomainsStuck(Errno::INVAL);
 /// assert!(stuck.to_string().starts_with("reset, but domains no longer switch"));
@@ -135,7 +135,7 @@ impl fmt::Display for Recovery {
 /// An error met where it could not be returned, such as in `Drop`.
 ///
 /// ```
-/// use rknpu::{Call, Errno, Incident};
+/// use rknpu::{Errno, error::Call, health::Incident};
 ///
 /// let incident = Incident {
 ///     call: Call::Destroy,

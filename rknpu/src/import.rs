@@ -8,13 +8,13 @@ use rknpu_sys::drm::{DMA_BUF_SYNC_END, DMA_BUF_SYNC_READ, DMA_BUF_SYNC_START, DM
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::arena::Home;
+use crate::arena::Backing;
 use crate::buffer::{Buffer, Imported, Memory, pages};
 use crate::domain::Domain;
+use crate::driver::{allocate_dma_buf, map_dma_buf, sync_dma_buf};
 use crate::error::{Call, Error, Result};
-use crate::kernel::{allocate_dma_buf, map_dma_buf, sync_dma_buf};
 use crate::limits;
-use crate::mapping::Span;
+use crate::mapping::MappedRange;
 
 /// Where dma-heaps are.
 const HEAPS: &str = "/dev/dma_heap";
@@ -22,7 +22,7 @@ const HEAPS: &str = "/dev/dma_heap";
 /// Memory of another driver, mapped for the CPU: filled once, it can be imported without a copy.
 ///
 /// ```
-/// use rknpu::{Device, DmaBuf, sim};
+/// use rknpu::{Device, import::DmaBuf, sim};
 ///
 /// let machine = sim::Machine::new(Default::default());
 /// let device = Device::simulated_on(&machine)?;
@@ -36,7 +36,7 @@ const HEAPS: &str = "/dev/dma_heap";
 /// ```
 pub struct DmaBuf {
     // Unmapped before the descriptor is closed.
-    span: Span,
+    span: MappedRange,
     fd: OwnedFd,
     len: usize,
 }
@@ -49,7 +49,7 @@ impl DmaBuf {
     /// [`Error::Driver`] when it refuses.
     ///
     /// ```
-    /// use rknpu::{DmaBuf, Error};
+    /// use rknpu::{Error, import::DmaBuf};
     ///
     /// assert!(matches!(DmaBuf::allocate("no-such-heap", 4096), Err(Error::NoNode { .. })));
     /// ```
@@ -69,7 +69,7 @@ impl DmaBuf {
     /// Maps a dma-buf of `len` bytes that came from elsewhere. It is always mapped from its start.
     ///
     /// ```
-    /// use rknpu::{DmaBuf, Error, sim};
+    /// use rknpu::{Error, import::DmaBuf, sim};
     ///
     /// let machine = sim::Machine::new(Default::default());
     /// let foreign = machine.foreign_buffer(8192).map_err(std::io::Error::from)?;
@@ -82,14 +82,14 @@ impl DmaBuf {
     pub fn from_fd(fd: OwnedFd, len: usize) -> Result<DmaBuf> {
         let len = size(len)?;
         let mapping = map_dma_buf(&fd, len).map_err(|errno| failed(len, errno))?;
-        Ok(DmaBuf { span: Span::whole(mapping), fd, len })
+        Ok(DmaBuf { span: MappedRange::whole(mapping), fd, len })
     }
 
     /// Lets `f` write the bytes, with the cache maintenance around it that the NPU's reading them needs.
     /// Not while a job reads them.
     ///
     /// ```
-    /// use rknpu::{DmaBuf, sim};
+    /// use rknpu::{import::DmaBuf, sim};
     ///
     /// # let machine = sim::Machine::new(Default::default());
     /// # let foreign = machine.foreign_buffer(4096).map_err(std::io::Error::from)?;
@@ -146,7 +146,7 @@ impl Domain {
     /// none of its business. Weights may be imported; whatever else a job touches may not.
     ///
     /// ```
-    /// use rknpu::{Device, DmaBuf, Error, sim};
+    /// use rknpu::{Device, Error, import::DmaBuf, sim};
     ///
     /// let machine = sim::Machine::new(Default::default());
     /// let device = Device::simulated_on(&machine)?;
@@ -169,11 +169,11 @@ impl Domain {
         let device = self.device();
         device.check()?;
         let _entered = device.enter_for_memory(0)?;
-        device.make_domain_0_live()?;
+        device.switch_to_domain_0()?;
         let object =
-            device.kernel().import(memory.as_fd()).map_err(|errno| failed(memory.len, errno))?;
+            device.driver().import(memory.as_fd()).map_err(|errno| failed(memory.len, errno))?;
         let len = memory.len.min(object.size() as usize);
-        Ok(Buffer::from_home(Home::Own(Memory::adopt(self, object)), len))
+        Ok(Buffer::from_backing(Backing::Own(Memory::adopt(self, object)), len))
     }
 }
 

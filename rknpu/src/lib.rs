@@ -5,12 +5,11 @@
 //! of it. It knows matmuls in int8, fp16 and int4; it is no model runtime, converts no weights
 //! (`ork-weights` does) and decides nothing about what stays in memory (`ork-cache` does).
 //!
-//! Everything below runs on the simulated device that the feature `sim` (on by default) brings along, so
-//! every example on this page runs anywhere. With [`Device::open`] instead of [`Device::simulated`] it runs
-//! on a board.
+//! Every example on this page runs on the simulated device of the feature `sim`, so anywhere. With
+//! [`Device::open`] instead of `Device::simulated` it runs on a board.
 //!
 //! The sections are in the order in which they are best read: [a first matmul](#a-first-matmul),
-//! [the window](#the-window) and [domains](#domains), [buffers](#buffers-and-their-states),
+//! [domains](#domains), [buffers](#buffers-and-their-states),
 //! [cores and jobs](#cores-and-jobs), [errors](#errors-and-recovery); then
 //! [what the driver can do to you](#what-the-driver-can-do-to-you), which is why all this is so.
 //!
@@ -44,11 +43,11 @@
 //! # Ok::<(), rknpu::Error>(())
 //! ```
 //!
-//! # The window
+//! # Domains
 //!
-//! The NPU sees memory through an IOMMU with 32-bit addresses. A [`Domain`] is one such address space, of
-//! 4 GiB − 4 KiB (address 0 is never given out), and a buffer takes part of it as long as it lives. When it
-//! is full, [`Domain::alloc`] says how full, and what the largest gap is:
+//! The NPU sees memory through an IOMMU with 32-bit addresses (IOVAs). An IOMMU domain, here a [`Domain`], is
+//! one such address space, of 4 GiB − 4 KiB (address 0 is never given out), and a buffer takes part of it as
+//! long as it exists. When it is full, [`Domain::alloc`] says how full, and what the largest gap is:
 //!
 //! ```
 //! use rknpu::{Device, Error};
@@ -64,12 +63,10 @@
 //!
 //! That is told from this process's own books before the driver is asked, because a failing driver first
 //! allocates and zeroes every page. An [`Arena`] cuts one large buffer into parts, so that many small
-//! weights need neither a handle nor a place of their own in the window.
-//!
-//! # Domains
+//! weights need neither a GEM handle nor an IOVA range of their own.
 //!
 //! The driver (0.9.8 and later, where its kernel was built for it) has 16 domains, so up to 64 GiB can
-//! be resident. But one domain is live at a time, for all three cores: every call that names another makes
+//! be resident. But one domain is current at a time, for all three cores: every call that names another makes
 //! the driver switch, and wait up to 6 s, then fail, while anything still runs. So
 //!
 //! * a domain is leased ([`Device::domain`], [`Device::new_domain`]): one index, one owner; clones share it;
@@ -91,13 +88,13 @@
 //! # Buffers and their states
 //!
 //! The CPU's caches know nothing of the NPU. A [`Buffer<Host>`](Buffer) is the CPU's: it gives slices, and no
-//! address. A [`Buffer<Device>`](buffer::Device) is the NPU's: it gives an address, and no slices. Going from
+//! address. A [`Buffer<OnDevice>`] is the NPU's: it gives an address, and no slices. Going from
 //! one to the other consumes the buffer and does the cache maintenance ([`Buffer::to_device`],
 //! [`Buffer::to_host`]); [`Buffer::reclaim`] takes a buffer back to be overwritten, without. A change that
 //! fails gives the buffer back with the error.
 //!
 //! Owned handles borrow nothing: a buffer keeps its domain leased and its device open by itself, and can
-//! live beside both in one struct.
+//! stand beside both in one struct.
 //!
 //! # Cores and jobs
 //!
@@ -130,7 +127,7 @@
 //! reset as soon as nothing of this process runs, the driver is asked whether domains still switch, and the
 //! job is run once more. If that fails, too, the device is *wedged*: it takes no more work, and keeps its
 //! buffers until the process ends, because the NPU may still write to them. The error is a
-//! [`PostMortem`]:
+//! [`health::PostMortem`]:
 //!
 //! ```
 //! use rknpu::sim::{Fault, Machine};
@@ -162,8 +159,8 @@
 //! | 6 s, then EINVAL | a call for another domain while jobs run | domains are entered in turn |
 //! | a job freed while the queue still points to it | one that times out waiting for its core | one job in flight on a core |
 //! | jobs of others killed | a non-blocking submit that finds an older job | blocking submits only, on threads |
-//! | another buffer's memory torn out | freeing a foreign dma-buf that was imported outside domain 0 | [`Domain::import`] is for domain 0, which it makes live first |
-//! | address space lost until a reboot | contiguous buffers; a kill while jobs run; unmapping after destroying | pages only; [`clean_up_on_signals`]; unmap, then destroy |
+//! | another buffer's memory torn out | freeing a foreign dma-buf that was imported outside domain 0 | [`Domain::import`] is for domain 0, which it switches to first |
+//! | address space lost until a reboot | contiguous buffers; a kill while jobs run; unmapping after destroying | pages only; [`signal::clean_up_on_signals`]; unmap, then destroy |
 //! | the NPU reads stale memory | a missing sync; a fresh buffer synced once | states; the first sync of a buffer is a double one |
 //! | stale results | the first submit into a fresh output buffer | it is made twice |
 //! | a hang | the first int8 job of a cold NPU, and after int4 | a reset before it, with nothing running |
@@ -182,13 +179,13 @@
 //! | RK3588, vendor 5.10 | 0.8 to 0.9.7 | one domain; the card node opened with the 40-byte `MEM_CREATE` (public programs, on boards) |
 //! | any, `CONFIG_ROCKCHIP_RKNPU_DMA_HEAP` | any | nothing: `/dev/rknpu` is another interface, which opening names |
 //! | RK3588, mainline port of the vendor driver | 0.9.8 | not with an IOMMU: its `MEM_SYNC` leaves most of a buffer out and reports success |
-//! | RK3588, mainline `rocket` | – | nothing yet: another interface; [`kernel::Kernel`] is where it would come in |
+//! | RK3588, mainline `rocket` | – | nothing yet: another interface; [`driver::Driver`] is where it would come in |
 //!
 //! # Layers
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`kernel`] | the boundary to the driver: Linux, the simulator, or your own |
+//! | [`driver`] | the boundary to the driver: Linux, the simulator, or your own |
 //! | [`buffer`] | buffers and their states |
 //! | [`program`], [`limits`] | register programs, and what one of them can do |
 //! | [`reference`](mod@reference) | the same arithmetic on the CPU |
@@ -199,10 +196,10 @@
 //! # Safety
 //!
 //! Programs need no `unsafe`, and no safe call makes the driver touch memory that is not the program's.
-//! Unsafe are [`kernel::Object::from_raw`], [`kernel::Mapping::from_raw`] and [`kernel::Unmap::unmap`], which
-//! only a [`kernel::Kernel`] of one's own needs.
+//! Unsafe are [`driver::Object::from_raw`], [`driver::Mapping::from_raw`] and [`driver::Unmap::unmap`], which
+//! only a [`driver::Driver`] of one's own needs.
 //!
-//! Unsafe code is in three files: the two kernels, and the one that hands out objects, mappings and claims on
+//! Unsafe code is in three files: the two drivers, and the one that hands out objects, mappings and claims on
 //! them. Minimum Rust: 1.88.
 #![deny(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -213,47 +210,46 @@ compile_error!("the NPU is little-endian, and buffers are shared with it as they
 mod affinity;
 mod arena;
 pub mod buffer;
-mod capabilities;
+pub mod capabilities;
 mod core;
-mod device;
-mod domain;
-mod error;
-mod health;
-mod import;
-mod job;
-pub mod kernel;
+pub mod device;
+pub mod domain;
+pub mod driver;
+pub mod error;
+pub mod health;
+pub mod import;
+pub mod job;
 pub mod limits;
 mod lock;
 mod mapping;
-mod matmul;
-mod open;
+pub mod matmul;
+pub mod open;
 pub mod probe;
 pub mod program;
 pub mod reference;
 mod scheduler;
-mod signal;
+pub mod signal;
 mod worker;
 
-pub use crate::core::{Core, Cores};
-pub use arena::Arena;
-pub use buffer::{Buffer, Host};
-pub use capabilities::{Capabilities, Domains};
-pub use device::{Device, DeviceStats};
-pub use domain::{Active, Domain, DomainStats};
-pub use error::{Call, Error, NodeAnswer, Result};
-pub use half::f16;
-pub use health::{Health, Incident, PostMortem, Recovery};
-pub use import::DmaBuf;
-pub use job::{Job, Rejected, Running};
-pub use lock::LockPolicy;
-pub use matmul::{
-    Activations, Element, Fp16, Int4, Int8, JobStats, Matmul, MatmulLimits, Outputs, Product, Rows,
-    Segment, WeightRef,
-};
+// In the order in which a program comes to them; everything else is in the modules.
+pub use device::Device;
 pub use open::OpenOptions;
+
+pub use domain::Domain;
+
+pub use arena::Arena;
+pub use buffer::{Buffer, Host, OnDevice};
+pub use rknpu_sys::layout::{Layout, Precision};
+
+pub use crate::core::{Core, Cores};
+pub use matmul::{Matmul, MatmulLimits, WeightRef};
+
+pub use job::Job;
+
+pub use error::{Error, Result};
+
+pub use half::f16;
 #[cfg(feature = "sim")]
 pub use rknpu_sim as sim;
 pub use rknpu_sys as sys;
-pub use rknpu_sys::layout::{Layout, LayoutError, Precision};
 pub use rustix::io::Errno;
-pub use signal::{SignalCleanup, clean_up_on_signals};

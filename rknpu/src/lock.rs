@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 /// What to do about other processes that use the NPU.
 ///
 /// ```
-/// use rknpu::LockPolicy;
+/// use rknpu::open::LockPolicy;
 ///
 /// let look_only = LockPolicy::Ignore { reason: "reads the load, submits nothing".into() };
 /// assert_ne!(look_only, LockPolicy::default());

@@ -6,7 +6,7 @@
 //! * [`Object`]: a live kernel object. It is not `Clone`, and only `destroy` consumes it, so whoever
 //!   holds a reference to one may hand its `obj_addr` to the driver.
 //! * [`Mapping`]: mapped memory that stays mapped until the value goes.
-//! * [`Span`]: the claim on a range of a mapping. Spans of one mapping never overlap, because the only
+//! * [`MappedRange`]: the claim on a range of a mapping. Spans of one mapping never overlap, because the only
 //!   ways to make one are to take a fresh mapping whole and to split another span.
 #![allow(unsafe_code)]
 
@@ -22,14 +22,14 @@ use rustix::io::Errno;
 /// and never taken from outside.
 ///
 /// ```
-/// use rknpu::kernel::{self, Create};
+/// use rknpu::driver::{self, Create};
 /// use rknpu::sys::flags::MemFlags;
 ///
-/// let kernel = kernel::simulated(&rknpu::sim::Machine::new(Default::default()));
+/// let driver = driver::simulated(&rknpu::sim::Machine::new(Default::default()));
 /// let flags = MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE;
-/// let object = kernel.create(&Create { size: 4096, flags, domain: 0 })?;
+/// let object = driver.create(&Create { size: 4096, flags, domain: 0 })?;
 /// assert!(!format!("{object:?}").contains("obj_addr")); // a kernel pointer is not shown
-/// kernel.destroy(object).map_err(|(_, errno)| errno)?;
+/// driver.destroy(object).map_err(|(_, errno)| errno)?;
 /// # Ok::<(), rknpu::Errno>(())
 /// ```
 pub struct Object {
@@ -41,7 +41,7 @@ pub struct Object {
 }
 
 impl Object {
-    /// An object that a [`Kernel`](crate::kernel::Kernel) has just created.
+    /// An object that a [`Driver`](crate::driver::Driver) has just created.
     ///
     /// # Safety
     /// `handle` and `obj_addr` name a live object of that kernel that no other `Object` names, the
@@ -64,14 +64,14 @@ impl Object {
     /// Handle in the kernel's file.
     ///
     /// ```
-    /// use rknpu::kernel::{self, Create};
+    /// use rknpu::driver::{self, Create};
     /// use rknpu::sys::flags::MemFlags;
     ///
-    /// let kernel = kernel::simulated(&rknpu::sim::Machine::new(Default::default()));
+    /// let driver = driver::simulated(&rknpu::sim::Machine::new(Default::default()));
     /// let flags = MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE;
-    /// let object = kernel.create(&Create { size: 4096, flags, domain: 0 })?;
+    /// let object = driver.create(&Create { size: 4096, flags, domain: 0 })?;
     /// assert_eq!(object.handle(), 1);
-    /// kernel.destroy(object).map_err(|(_, errno)| errno)?;
+    /// driver.destroy(object).map_err(|(_, errno)| errno)?;
     /// # Ok::<(), rknpu::Errno>(())
     /// ```
     pub fn handle(&self) -> u32 {
@@ -86,14 +86,14 @@ impl Object {
     /// First address at which the NPU sees it, in its domain.
     ///
     /// ```
-    /// use rknpu::kernel::{self, Create};
+    /// use rknpu::driver::{self, Create};
     /// use rknpu::sys::flags::MemFlags;
     ///
-    /// let kernel = kernel::simulated(&rknpu::sim::Machine::new(Default::default()));
+    /// let driver = driver::simulated(&rknpu::sim::Machine::new(Default::default()));
     /// let flags = MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE;
-    /// let object = kernel.create(&Create { size: 4096, flags, domain: 0 })?;
+    /// let object = driver.create(&Create { size: 4096, flags, domain: 0 })?;
     /// assert_eq!(object.iova(), 0xffff_f000);
-    /// kernel.destroy(object).map_err(|(_, errno)| errno)?;
+    /// driver.destroy(object).map_err(|(_, errno)| errno)?;
     /// # Ok::<(), rknpu::Errno>(())
     /// ```
     pub fn iova(&self) -> u64 {
@@ -103,14 +103,14 @@ impl Object {
     /// Bytes, a whole number of pages.
     ///
     /// ```
-    /// use rknpu::kernel::{self, Create};
+    /// use rknpu::driver::{self, Create};
     /// use rknpu::sys::flags::MemFlags;
     ///
-    /// let kernel = kernel::simulated(&rknpu::sim::Machine::new(Default::default()));
+    /// let driver = driver::simulated(&rknpu::sim::Machine::new(Default::default()));
     /// let flags = MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE;
-    /// let object = kernel.create(&Create { size: 4096, flags, domain: 0 })?;
+    /// let object = driver.create(&Create { size: 4096, flags, domain: 0 })?;
     /// assert_eq!(object.size(), 4096);
-    /// kernel.destroy(object).map_err(|(_, errno)| errno)?;
+    /// driver.destroy(object).map_err(|(_, errno)| errno)?;
     /// # Ok::<(), rknpu::Errno>(())
     /// ```
     pub fn size(&self) -> u64 {
@@ -120,14 +120,14 @@ impl Object {
     /// Bytes of it in SRAM.
     ///
     /// ```
-    /// use rknpu::kernel::{self, Create};
+    /// use rknpu::driver::{self, Create};
     /// use rknpu::sys::flags::MemFlags;
     ///
-    /// let kernel = kernel::simulated(&rknpu::sim::Machine::new(Default::default()));
+    /// let driver = driver::simulated(&rknpu::sim::Machine::new(Default::default()));
     /// let flags = MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE;
-    /// let object = kernel.create(&Create { size: 4096, flags, domain: 0 })?;
+    /// let object = driver.create(&Create { size: 4096, flags, domain: 0 })?;
     /// assert_eq!(object.sram(), 0); // it was not asked for
-    /// kernel.destroy(object).map_err(|(_, errno)| errno)?;
+    /// driver.destroy(object).map_err(|(_, errno)| errno)?;
     /// # Ok::<(), rknpu::Errno>(())
     /// ```
     pub fn sram(&self) -> u64 {
@@ -160,16 +160,16 @@ pub trait Unmap: Send + Sync + fmt::Debug {
 /// Mapped memory of one object.
 ///
 /// ```
-/// use rknpu::kernel::{self, Create};
+/// use rknpu::driver::{self, Create};
 /// use rknpu::sys::flags::MemFlags;
 ///
-/// let kernel = kernel::simulated(&rknpu::sim::Machine::new(Default::default()));
+/// let driver = driver::simulated(&rknpu::sim::Machine::new(Default::default()));
 /// let flags = MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE;
-/// let object = kernel.create(&Create { size: 4096, flags, domain: 0 })?;
-/// let mapping = kernel.map(&object)?;
+/// let object = driver.create(&Create { size: 4096, flags, domain: 0 })?;
+/// let mapping = driver.map(&object)?;
 /// assert_eq!(mapping.len(), 4096);
 /// drop(mapping); // before the object: while it lives, the addresses stay taken
-/// kernel.destroy(object).map_err(|(_, errno)| errno)?;
+/// driver.destroy(object).map_err(|(_, errno)| errno)?;
 /// # Ok::<(), rknpu::Errno>(())
 /// ```
 #[derive(Debug)]
@@ -179,14 +179,14 @@ pub struct Mapping {
     owner: Arc<dyn Unmap>,
 }
 
-// SAFETY: the pointer is to plain memory that no thread owns; access goes through `Span`, which
+// SAFETY: the pointer is to plain memory that no thread owns; access goes through `MappedRange`, which
 // gives shared slices by `&` and exclusive ones by `&mut`.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Memory that a [`Kernel`](crate::kernel::Kernel) has just mapped.
+    /// Memory that a [`Driver`](crate::driver::Driver) has just mapped.
     ///
     /// # Safety
     /// `len` bytes from `start` are readable and writable until `owner` unmaps them, which only this
@@ -198,14 +198,14 @@ impl Mapping {
     /// Bytes.
     ///
     /// ```
-    /// use rknpu::kernel::{self, Create};
+    /// use rknpu::driver::{self, Create};
     /// use rknpu::sys::flags::MemFlags;
     ///
-    /// let kernel = kernel::simulated(&rknpu::sim::Machine::new(Default::default()));
+    /// let driver = driver::simulated(&rknpu::sim::Machine::new(Default::default()));
     /// let flags = MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE;
-    /// let object = kernel.create(&Create { size: 4096, flags, domain: 0 })?;
-    /// assert_eq!(kernel.map(&object)?.len(), 4096);
-    /// kernel.destroy(object).map_err(|(_, errno)| errno)?;
+    /// let object = driver.create(&Create { size: 4096, flags, domain: 0 })?;
+    /// assert_eq!(driver.map(&object)?.len(), 4096);
+    /// driver.destroy(object).map_err(|(_, errno)| errno)?;
     /// # Ok::<(), rknpu::Errno>(())
     /// ```
     pub fn len(&self) -> usize {
@@ -239,17 +239,17 @@ impl Drop for Mapping {
 
 /// The exclusive claim on a range of a mapping.
 #[derive(Debug)]
-pub(crate) struct Span {
+pub(crate) struct MappedRange {
     mapping: Arc<Mapping>,
     offset: usize,
     len: usize,
 }
 
-impl Span {
+impl MappedRange {
     /// All of a fresh mapping.
-    pub(crate) fn whole(mapping: Mapping) -> Span {
+    pub(crate) fn whole(mapping: Mapping) -> MappedRange {
         let len = mapping.len();
-        Span { mapping: Arc::new(mapping), offset: 0, len }
+        MappedRange { mapping: Arc::new(mapping), offset: 0, len }
     }
 
     /// First byte in the mapping.
@@ -263,20 +263,20 @@ impl Span {
     }
 
     /// The first `at` bytes (at most all) and the rest.
-    pub(crate) fn split(self, at: usize) -> (Span, Span) {
+    pub(crate) fn split(self, at: usize) -> (MappedRange, MappedRange) {
         let at = at.min(self.len);
-        let rest = Span {
+        let rest = MappedRange {
             mapping: Arc::clone(&self.mapping),
             offset: self.offset + at,
             len: self.len - at,
         };
-        (Span { len: at, ..self }, rest)
+        (MappedRange { len: at, ..self }, rest)
     }
 
     /// One span of two that touch, the first before the second; both back when they do not.
-    pub(crate) fn join(self, next: Span) -> Result<Span, (Span, Span)> {
+    pub(crate) fn join(self, next: MappedRange) -> Result<MappedRange, (MappedRange, MappedRange)> {
         if Arc::ptr_eq(&self.mapping, &next.mapping) && self.offset + self.len == next.offset {
-            Ok(Span { len: self.len + next.len, ..self })
+            Ok(MappedRange { len: self.len + next.len, ..self })
         } else {
             Err((self, next))
         }
@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn spans_split_join_and_give_the_mapping_back() {
         let heap = Arc::new(Heap::default());
-        let (mut a, mut b) = Span::whole(mapping(64, &heap)).split(16);
+        let (mut a, mut b) = MappedRange::whole(mapping(64, &heap)).split(16);
         a.bytes_mut().fill(1);
         b.bytes_mut().fill(2);
         assert_eq!((a.len(), b.len(), b.offset()), (16, 48, 16));
@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn a_mapping_stays_while_a_span_lives() {
         let heap = Arc::new(Heap::default());
-        let (a, b) = Span::whole(mapping(32, &heap)).split(99);
+        let (a, b) = MappedRange::whole(mapping(32, &heap)).split(99);
         assert_eq!((a.len(), b.len()), (32, 0));
         assert!(a.into_mapping().is_none());
         assert_eq!(heap.0.load(Ordering::Relaxed), 0);
@@ -355,7 +355,7 @@ mod tests {
 
     #[test]
     fn an_object_does_not_print_its_kernel_address() {
-        // SAFETY: never given to a kernel.
+        // SAFETY: never given to a driver.
         let object = unsafe { Object::from_raw(3, 0xffff_8881_dead_beef, 0x1000, 4096, 0) };
         assert!(!format!("{object:?}").contains("beef"));
     }

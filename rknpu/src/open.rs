@@ -8,10 +8,11 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::device::Device;
+use crate::driver::{Linux, driver_name};
 use crate::error::{Error, NodeAnswer, Result};
-use crate::kernel::{Linux, driver_name};
 use crate::limits;
-use crate::lock::{DeviceLock, LockPolicy};
+use crate::lock::DeviceLock;
+pub use crate::lock::LockPolicy;
 
 /// Name of the driver.
 const DRIVER: &str = rknpu_sys::drm::DRIVER_NAME;
@@ -25,7 +26,8 @@ const MISC: &str = "/dev/rknpu";
 /// How a device is opened.
 ///
 /// ```no_run
-/// use rknpu::{LockPolicy, OpenOptions};
+/// use rknpu::OpenOptions;
+/// use rknpu::open::LockPolicy;
 ///
 /// let device = OpenOptions::new()
 ///     .timeout(std::time::Duration::from_secs(30))
@@ -61,14 +63,14 @@ impl OpenOptions {
     /// leaves the driver unable to switch domains until a reboot.
     ///
     /// ```
-    /// use rknpu::{Device, Error, OpenOptions, kernel, sim::Machine};
+    /// use rknpu::{Device, Error, OpenOptions, driver, sim::Machine};
     /// use std::time::Duration;
     ///
-    /// let kernel = kernel::simulated(&Machine::new(Default::default()));
+    /// let driver = driver::simulated(&Machine::new(Default::default()));
     /// let none = OpenOptions::new().timeout(Duration::ZERO); // the driver would wait for ever
-    /// assert!(Device::with_kernel(kernel.clone(), &none).is_err());
+    /// assert!(Device::with_driver(driver.clone(), &none).is_err());
     /// let minute = OpenOptions::new().timeout(Duration::from_secs(60));
-    /// assert!(Device::with_kernel(kernel, &minute).is_ok());
+    /// assert!(Device::with_driver(driver, &minute).is_ok());
     /// ```
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> OpenOptions {
@@ -79,7 +81,8 @@ impl OpenOptions {
     /// What to do about other processes.
     ///
     /// ```
-    /// use rknpu::{LockPolicy, OpenOptions};
+    /// use rknpu::OpenOptions;
+    /// use rknpu::open::LockPolicy;
     ///
     /// let reason = "the other process has stopped its jobs".to_owned();
     /// let options = OpenOptions::new().lock(LockPolicy::Ignore { reason });
@@ -182,8 +185,8 @@ impl OpenOptions {
             }
         }
         let lock = DeviceLock::acquire(&siblings(path), &self.lock)?;
-        let kernel = Arc::new(Linux::new(fd, path.display().to_string()));
-        Device::new(kernel, self, Some(lock))
+        let driver = Arc::new(Linux::new(fd, path.display().to_string()));
+        Device::new(driver, self, Some(lock))
     }
 }
 

@@ -8,7 +8,7 @@
 //! reference::tile_i8(layout, |_, n| n as i8, &mut tiled);
 //! let out = reference::matmul_i8(layout, &tiled, &[1; 64]);
 //! assert_eq!(out[31], 64 * 31);
-//! # Ok::<(), rknpu::LayoutError>(())
+//! # Ok::<(), rknpu::sys::layout::LayoutError>(())
 //! ```
 
 use half::f16;
@@ -34,7 +34,7 @@ fn place(layout: Layout, k: u32, n: u32) -> Option<(usize, bool)> {
 /// let mut tiled = vec![0; layout.bytes() as usize];
 /// reference::tile_i8(layout, |k, n| if n == 1 { k as i8 } else { 0 }, &mut tiled);
 /// assert_eq!(tiled[32..36], [0, 1, 2, 3]); // the 32 k of channel 1
-/// # Ok::<(), rknpu::LayoutError>(())
+/// # Ok::<(), rknpu::sys::layout::LayoutError>(())
 /// ```
 pub fn tile_i8(layout: Layout, weight: impl Fn(u32, u32) -> i8, out: &mut [u8]) {
     each(layout, |k, n, at, _| {
@@ -53,7 +53,7 @@ pub fn tile_i8(layout: Layout, weight: impl Fn(u32, u32) -> i8, out: &mut [u8]) 
 /// let mut tiled = vec![0; layout.bytes() as usize];
 /// reference::tile_f16(layout, |_, _| f16::ONE, &mut tiled);
 /// assert_eq!(tiled[..2], f16::ONE.to_le_bytes());
-/// # Ok::<(), rknpu::LayoutError>(())
+/// # Ok::<(), rknpu::sys::layout::LayoutError>(())
 /// ```
 pub fn tile_f16(layout: Layout, weight: impl Fn(u32, u32) -> f16, out: &mut [u8]) {
     each(layout, |k, n, at, _| {
@@ -72,7 +72,7 @@ pub fn tile_f16(layout: Layout, weight: impl Fn(u32, u32) -> f16, out: &mut [u8]
 /// let mut tiled = vec![0; layout.bytes() as usize];
 /// reference::tile_i4(layout, |k, _| if k == 0 { -1 } else { 1 }, &mut tiled);
 /// assert_eq!(tiled[0], 0x1f); // the even k in the low half
-/// # Ok::<(), rknpu::LayoutError>(())
+/// # Ok::<(), rknpu::sys::layout::LayoutError>(())
 /// ```
 pub fn tile_i4(layout: Layout, weight: impl Fn(u32, u32) -> i8, out: &mut [u8]) {
     each(layout, |k, n, at, high| {
@@ -104,7 +104,7 @@ fn each(layout: Layout, mut f: impl FnMut(u32, u32, usize, bool)) {
 /// let row: Vec<i8> = (0..32).collect();
 /// let out = reference::matmul_i8(layout, &tiled, &row);
 /// assert!(out.iter().zip(row).all(|(o, a)| *o == i32::from(a)));
-/// # Ok::<(), rknpu::LayoutError>(())
+/// # Ok::<(), rknpu::sys::layout::LayoutError>(())
 /// ```
 pub fn matmul_i8(layout: Layout, tiled: &[u8], activations: &[i8]) -> Vec<i32> {
     let weight = |at: usize, _| i32::from(tiled.get(at).copied().unwrap_or(0) as i8);
@@ -121,7 +121,7 @@ pub fn matmul_i8(layout: Layout, tiled: &[u8], activations: &[i8]) -> Vec<i32> {
 /// reference::tile_i4(layout, |_, _| 7, &mut tiled);
 /// let out = reference::matmul_i4(layout, &tiled, &[7; 1024]);
 /// assert_eq!(out[0], i32::from(i16::MAX)); // 50176 does not fit
-/// # Ok::<(), rknpu::LayoutError>(())
+/// # Ok::<(), rknpu::sys::layout::LayoutError>(())
 /// ```
 pub fn matmul_i4(layout: Layout, tiled: &[u8], activations: &[i8]) -> Vec<i32> {
     let weight = |at: usize, high: bool| {
@@ -143,7 +143,7 @@ pub fn matmul_i4(layout: Layout, tiled: &[u8], activations: &[i8]) -> Vec<i32> {
 /// reference::tile_f16(layout, |_, n| f16::from_f32(n as f32 / 2.0), &mut tiled);
 /// let out = reference::matmul_f16(layout, &tiled, &[f16::ONE; 32]);
 /// assert_eq!(out[3], 48.0);
-/// # Ok::<(), rknpu::LayoutError>(())
+/// # Ok::<(), rknpu::sys::layout::LayoutError>(())
 /// ```
 pub fn matmul_f16(layout: Layout, tiled: &[u8], activations: &[f16]) -> Vec<f32> {
     let weights = columns(layout, |at, _| {
@@ -200,7 +200,7 @@ fn columns<T>(layout: Layout, weight: impl Fn(usize, bool) -> T) -> Vec<T> {
 /// reference::fill(layout, 1, &mut one);
 /// reference::fill(layout, 1, &mut two);
 /// assert_eq!(one, two); // the same seed
-/// # Ok::<(), rknpu::LayoutError>(())
+/// # Ok::<(), rknpu::sys::layout::LayoutError>(())
 /// ```
 pub fn fill(layout: Layout, seed: u64, out: &mut [u8]) {
     let mut state = seed | 1;

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
-use crate::buffer::Doomed;
+use crate::buffer::ToFree;
 
 /// What the NPU has last been used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ struct State {
     closed: bool,
     queue: VecDeque<u64>,
     next_ticket: u64,
-    doomed: Vec<Doomed>,
+    to_free: Vec<ToFree>,
     switches: u64,
 }
 
@@ -176,17 +176,17 @@ impl Scheduler {
         &self,
         domain: u32,
         inside: Inside,
-        doomed: Doomed,
-    ) -> Option<Doomed> {
+        to_free: ToFree,
+    ) -> Option<ToFree> {
         let want = Want { domain, mode: None };
         let mut state = self.lock();
         if state.admits(want) {
             // No job follows in this domain without an entry of its own.
             state.switch(domain);
             state.inside.push(inside);
-            Some(doomed)
+            Some(to_free)
         } else {
-            state.doomed.push(doomed);
+            state.to_free.push(to_free);
             None
         }
     }
@@ -202,14 +202,14 @@ impl Scheduler {
 
     /// Leaves. What had to wait until everybody has left is returned to the last: it is to be freed,
     /// then [`Scheduler::freed`] called.
-    pub(crate) fn leave(&self, inside: Inside) -> Vec<Doomed> {
+    pub(crate) fn leave(&self, inside: Inside) -> Vec<ToFree> {
         let mut state = self.lock();
         if let Some(at) = state.inside.iter().position(|i| *i == inside) {
             state.inside.swap_remove(at);
         }
-        if state.inside.is_empty() && !state.closed && !state.doomed.is_empty() {
+        if state.inside.is_empty() && !state.closed && !state.to_free.is_empty() {
             state.closed = true;
-            return std::mem::take(&mut state.doomed);
+            return std::mem::take(&mut state.to_free);
         }
         drop(state);
         self.changed.notify_all();
@@ -218,9 +218,9 @@ impl Scheduler {
 
     /// What [`Scheduler::leave`] returned has been freed. Returns what came meanwhile; opens when
     /// nothing did.
-    pub(crate) fn freed(&self) -> Vec<Doomed> {
+    pub(crate) fn freed(&self) -> Vec<ToFree> {
         let mut state = self.lock();
-        let more = std::mem::take(&mut state.doomed);
+        let more = std::mem::take(&mut state.to_free);
         if more.is_empty() {
             state.closed = false;
             drop(state);

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 ///
 /// ```
 /// let device = rknpu::Device::simulated(Default::default())?;
-/// let cleanup = rknpu::clean_up_on_signals(&device)?;
+/// let cleanup = rknpu::signal::clean_up_on_signals(&device)?;
 /// let buffer = device.domain(0)?.alloc(4096)?; // given back on ^C
 /// # drop(buffer);
 /// drop(cleanup); // signals do again what they did
@@ -39,7 +39,7 @@ pub struct SignalCleanup {
 ///
 /// ```
 /// let device = rknpu::Device::simulated(Default::default())?;
-/// let cleanup = rknpu::clean_up_on_signals(&device)?;
+/// let cleanup = rknpu::signal::clean_up_on_signals(&device)?;
 /// // ... work; ^C is safe now ...
 /// drop(cleanup);
 /// # Ok::<(), rknpu::Error>(())

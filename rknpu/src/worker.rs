@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use crate::affinity::pin_to_fast;
 use crate::device::{Device, Entered};
-use crate::kernel::{Completion, Kernel, Object, Submission};
+use crate::driver::{Completion, Driver, Object, Submission};
 
 /// A submission that can travel to a thread.
 pub(crate) struct Task {
@@ -31,9 +31,9 @@ pub(crate) struct Finished {
 }
 
 impl Task {
-    pub(crate) fn run(self, kernel: &dyn Kernel, core: u32) -> Finished {
+    pub(crate) fn run(self, driver: &dyn Driver, core: u32) -> Finished {
         let begin = Instant::now();
-        let (completion, result) = kernel.submit(&self.submission(core));
+        let (completion, result) = driver.submit(&self.submission(core));
         drop(self.entered);
         Finished { completion, result, waited: begin.elapsed(), count: self.count }
     }
@@ -122,14 +122,14 @@ impl Worker {
             self.thread = None;
         }
         if self.thread.is_none() {
-            let (shared, kernel) = (Arc::clone(&self.shared), device.share_kernel());
+            let (shared, driver) = (Arc::clone(&self.shared), device.share_driver());
             let named = thread::Builder::new().name(format!("rknpu-core{core}"));
             let pin = device.pins_threads();
             let work = move || {
                 if pin {
                     pin_to_fast(core);
                 }
-                serve(&shared, &*kernel, core);
+                serve(&shared, &*driver, core);
             };
             match named.spawn(work) {
                 Ok(thread) => self.thread = Some(thread),
@@ -177,7 +177,7 @@ impl Worker {
     }
 }
 
-fn serve(shared: &Shared, kernel: &dyn Kernel, core: u32) {
+fn serve(shared: &Shared, driver: &dyn Driver, core: u32) {
     let serving = Serving(shared);
     let mut slot = shared.lock();
     loop {
@@ -185,7 +185,7 @@ fn serve(shared: &Shared, kernel: &dyn Kernel, core: u32) {
             Slot::Ready(task) => {
                 *slot = Slot::Running;
                 drop(slot);
-                let finished = task.run(kernel, core);
+                let finished = task.run(driver, core);
                 slot = shared.lock();
                 *slot = Slot::Done(finished);
                 shared.changed.notify_all();

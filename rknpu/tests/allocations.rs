@@ -9,7 +9,7 @@ static COUNTING: ratio::Counting = ratio::Counting;
 
 #[test]
 fn a_warm_run_allocates_nothing() {
-    let device = Device::with_kernel(support::NoOp::kernel(), &OpenOptions::new()).unwrap();
+    let device = Device::with_driver(support::NoOp::driver(), &OpenOptions::new()).unwrap();
     let domain = device.domain(0).unwrap();
     let cores = device.cores().unwrap();
     let limits = MatmulLimits { rows: 64, k: 2080, n: 4096 };

@@ -13,7 +13,7 @@ fn matmul(device: &Device) -> Matmul {
 }
 
 /// Multiplies on as many cores as are free.
-fn multiply(matmul: &mut Matmul) -> rknpu::Result<rknpu::JobStats> {
+fn multiply(matmul: &mut Matmul) -> rknpu::Result<rknpu::matmul::JobStats> {
     let layout = Layout::new(1024, 4096, Precision::Int8).unwrap();
     let weight = matmul.domain().alloc(layout.bytes() as usize)?.to_device()?;
     let weight = WeightRef::new(&weight, 0, layout)?;
@@ -23,7 +23,7 @@ fn multiply(matmul: &mut Matmul) -> rknpu::Result<rknpu::JobStats> {
 /// Whoever lets the pool go and whoever makes the next one need not know of each other.
 #[test]
 fn a_pool_that_is_being_let_go_is_waited_for() {
-    let device = Device::with_kernel(support::NoOp::kernel(), &OpenOptions::new()).unwrap();
+    let device = Device::with_driver(support::NoOp::driver(), &OpenOptions::new()).unwrap();
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -51,7 +51,7 @@ fn a_pool_that_is_being_let_go_is_waited_for() {
 /// A panic on a core's thread is a job that did not run: it is run again, and no result is made up.
 #[test]
 fn a_thread_that_ends_is_a_failed_job() {
-    let device = Device::with_kernel(support::NoOp::panicking(1, 1), &OpenOptions::new()).unwrap();
+    let device = Device::with_driver(support::NoOp::panicking(1, 1), &OpenOptions::new()).unwrap();
     let mut one = matmul(&device);
     let stats = multiply(&mut one).unwrap();
     assert_eq!((stats.cores, stats.retries), (3, 1));
@@ -61,7 +61,7 @@ fn a_thread_that_ends_is_a_failed_job() {
     assert!(health.wedged.is_none());
 
     // Twice is one time too many.
-    let device = Device::with_kernel(support::NoOp::panicking(2, 2), &OpenOptions::new()).unwrap();
+    let device = Device::with_driver(support::NoOp::panicking(2, 2), &OpenOptions::new()).unwrap();
     let error = multiply(&mut matmul(&device)).unwrap_err();
     assert!(matches!(error, Error::JobFailed(_)), "{error}");
 }

@@ -4,16 +4,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
+use rknpu::capabilities::Domains;
 use rknpu::program::{self, ProgramError};
 use rknpu::sim::config::{self, Config, Mode, Version};
 use rknpu::sim::{CallKind, Machine};
 use rknpu::{
-    Arena, Buffer, Device, Domains, Error, Host, Job, Layout, Matmul, MatmulLimits, Precision,
-    WeightRef, buffer, probe, reference,
+    Arena, Buffer, Device, Error, Host, Job, Layout, Matmul, MatmulLimits, OnDevice, Precision,
+    WeightRef, probe, reference,
 };
 use rknpu_sys::regs::{Block, Command, cna, dpu, pc};
 
-type OnDevice = Buffer<buffer::Device>;
+type NpuBuffer = Buffer<OnDevice>;
 
 fn strict() -> Machine {
     Machine::new(Config { mode: Mode::Strict, ..Config::default() })
@@ -254,7 +255,7 @@ fn precisions_may_follow_each_other() {
 }
 
 /// Input, weight and output buffers of a small program, and its commands.
-fn small_job(device: &Device) -> (rknpu::Domain, Vec<Command>, Vec<OnDevice>) {
+fn small_job(device: &Device) -> (rknpu::Domain, Vec<Command>, Vec<NpuBuffer>) {
     let domain = device.domain(0).unwrap();
     let layout = Layout::new(32, 32, Precision::Int8).unwrap();
     let mut weights = domain.alloc(layout.bytes() as usize).unwrap();
@@ -395,7 +396,7 @@ fn foreign_memory_is_imported_into_domain_0_only() {
         let device = Device::simulated_on(&machine).unwrap();
         let layout = Layout::new(64, 32, Precision::Int8).unwrap();
         let fd = machine.foreign_buffer(layout.bytes() as usize).unwrap();
-        let mut memory = rknpu::DmaBuf::from_fd(fd, layout.bytes() as usize).unwrap();
+        let mut memory = rknpu::import::DmaBuf::from_fd(fd, layout.bytes() as usize).unwrap();
         let tiled = memory
             .fill(|bytes| {
                 reference::fill(layout, 4, bytes);
@@ -471,7 +472,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// A part, which keeps the byte that it was filled with in either state.
 enum Part {
     Host(Buffer<Host>, u8),
-    Device(OnDevice, u8),
+    Device(NpuBuffer, u8),
 }
 
 proptest! {

@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
+use rknpu::health::{Health, Recovery};
 use rknpu::sim::config::{Config, Mode};
 use rknpu::sim::report::Leaks;
 use rknpu::sim::{CallKind, Fault, Machine};
-use rknpu::{
-    Arena, Device, Error, Health, Layout, Matmul, MatmulLimits, Precision, Recovery, WeightRef,
-    reference,
-};
+use rknpu::{Arena, Device, Error, Layout, Matmul, MatmulLimits, Precision, WeightRef, reference};
 use rustix::io::Errno;
 
 const K: u32 = 1056;

@@ -4,15 +4,15 @@ use half::f16;
 use proptest::prelude::*;
 use rknpu::sim::config::{Config, Mode};
 use rknpu::sim::{Machine, Report};
-use rknpu::{Device, Error, Layout, Matmul, MatmulLimits, Precision, WeightRef, buffer, reference};
+use rknpu::{Device, Error, Layout, Matmul, MatmulLimits, Precision, WeightRef, reference};
 
-type OnDevice = rknpu::Buffer<buffer::Device>;
+type NpuBuffer = rknpu::Buffer<rknpu::OnDevice>;
 
 fn strict() -> Machine {
     Machine::new(Config { mode: Mode::Strict, ..Config::default() })
 }
 
-fn weight(device: &Device, domain: u32, layout: Layout, seed: u64) -> (OnDevice, Vec<u8>) {
+fn weight(device: &Device, domain: u32, layout: Layout, seed: u64) -> (NpuBuffer, Vec<u8>) {
     let domain = device.domain(domain).unwrap();
     let mut buffer = domain.alloc(layout.bytes() as usize).unwrap();
     reference::fill(layout, seed, buffer.as_mut_slice());

@@ -2,11 +2,12 @@
 
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 
-use rknpu::buffer::{Device as OnDevice, Host, Imported};
-use rknpu::{
-    Activations, Active, Arena, Buffer, Core, Cores, Device, DmaBuf, Domain, Error, Int8, Job,
-    Matmul, Rows, Running, WeightRef,
-};
+use rknpu::buffer::{Host, Imported, OnDevice};
+use rknpu::domain::Active;
+use rknpu::import::DmaBuf;
+use rknpu::job::Running;
+use rknpu::matmul::{Activations, Int8, Rows};
+use rknpu::{Arena, Buffer, Core, Cores, Device, Domain, Error, Job, Matmul, WeightRef};
 
 // Shared by handle, from any thread.
 assert_impl_all!(Device: Clone, Send, Sync);

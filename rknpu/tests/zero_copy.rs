@@ -4,19 +4,20 @@ use std::fmt::Debug;
 
 use half::f16;
 use proptest::prelude::*;
+use rknpu::matmul::{Activations, Element, Fp16, Int4, Int8, Rows};
 use rknpu::sim::Machine;
 use rknpu::sim::config::{Config, Mode};
 use rknpu::sim::report::Leaks;
 use rknpu::{
-    Activations, Cores, Device, Domain, Element, Error, Fp16, Int4, Int8, Layout, Matmul,
-    MatmulLimits, Precision, Rows, WeightRef, buffer, reference,
+    Cores, Device, Domain, Error, Layout, Matmul, MatmulLimits, OnDevice, Precision, WeightRef,
+    reference,
 };
 
 fn strict() -> Machine {
     Machine::new(Config { mode: Mode::Strict, ..Config::default() })
 }
 
-fn weight(domain: &Domain, layout: Layout, seed: u64) -> rknpu::Buffer<buffer::Device> {
+fn weight(domain: &Domain, layout: Layout, seed: u64) -> rknpu::Buffer<OnDevice> {
     let mut buffer = domain.alloc(layout.bytes() as usize).unwrap();
     reference::fill(layout, seed, buffer.as_mut_slice());
     buffer.to_device().unwrap()
@@ -278,7 +279,7 @@ fn handles_go_in_any_order() {
         Device(#[expect(dead_code, reason = "dropped")] Device),
         Matmul(#[expect(dead_code, reason = "dropped")] Box<Matmul>),
         Activations(#[expect(dead_code, reason = "dropped")] Activations<Int8>),
-        Rows(#[expect(dead_code, reason = "dropped")] Rows<Int8, buffer::Device>),
+        Rows(#[expect(dead_code, reason = "dropped")] Rows<Int8, OnDevice>),
     }
     let orders = (0..256).map(|i| [i & 3, i >> 2 & 3, i >> 4 & 3, i >> 6]);
     let orders: Vec<[usize; 4]> =

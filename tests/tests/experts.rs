@@ -10,7 +10,8 @@ use ork_cache::npu::{self, Npu, Opened, Setup, Store};
 use ork_tests::bench::{Bench, assert_nothing_left, machine};
 use ork_weights::model::synth::Shape;
 use ork_weights::reference;
-use rknpu::{Device, Int8, Matmul, Precision};
+use rknpu::matmul::Int8;
+use rknpu::{Device, Matmul, Precision};
 
 const LAYERS: u32 = 2;
 const EXPERTS: u32 = 16;

@@ -8,7 +8,7 @@ mod store;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use rknpu::{Buffer, Domain, Host, Layout, WeightRef, buffer::Device};
+use rknpu::{Buffer, Domain, Host, Layout, OnDevice, WeightRef};
 
 pub use attach::{Opened, attach, attach_on_demand, cache_on_demand, open, open_planned};
 pub use placement::{Note, Setup, scratch_bytes};
@@ -91,7 +91,7 @@ pub struct NpuBuffer {
 #[derive(Debug)]
 enum State {
     Host(Buffer<Host>),
-    Device(Buffer<Device>),
+    Device(Buffer<OnDevice>),
     /// Between two states; a panic in the device's code leaves it so.
     Gone,
 }

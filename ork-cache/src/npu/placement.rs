@@ -3,7 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use rknpu::{Device, Domains};
+use rknpu::Device;
+use rknpu::capabilities::Domains;
 
 use super::Store;
 use crate::config::PolicyKind;

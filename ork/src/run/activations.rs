@@ -1,6 +1,7 @@
 //! Inputs and digests: the same on every machine, whatever the order of loads.
 
-use rknpu::{Element, Host, Int4, Int8, Layout, Precision, Rows};
+use rknpu::matmul::{Element, Int4, Int8, Rows};
+use rknpu::{Host, Layout, Precision};
 
 /// Inputs made with one number of noise.
 const WORD: u32 = 8;

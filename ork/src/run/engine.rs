@@ -1,7 +1,7 @@
 //! The matmuls of one domain, on activations that are made in their memory.
 
-use rknpu::buffer::Device as OnDevice;
-use rknpu::{Int4, Int8, Matmul, Outputs, Precision, Rows, WeightRef};
+use rknpu::matmul::{Int4, Int8, Outputs, Rows};
+use rknpu::{Matmul, OnDevice, Precision, WeightRef};
 
 use super::activations::{Noise, Noisy};
 use super::model::Totals;

@@ -371,7 +371,7 @@ impl Session {
         let mut domains: Vec<html::Domain> = leased
             .iter()
             .map(|domain| html::Domain {
-                window: domain.stats().window,
+                window: domain.stats().capacity,
                 scratch: scratch.unwrap_or(0),
                 ..html::Domain::default()
             })
@@ -430,7 +430,7 @@ fn publish(
         let stats = cache.stats();
         let domains = cache.backend().domains().iter().map(|domain| {
             let now = domain.stats();
-            DomainUse { index: domain.index(), live: now.used, window: now.window }
+            DomainUse { index: domain.index(), live: now.used, window: now.capacity }
         });
         Live {
             title: title.clone(),

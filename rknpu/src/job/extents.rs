@@ -2,7 +2,7 @@
 
 use rknpu_sys::regs::{ATOM_BYTES, Block, Command, Format, cna, core as mac, dpu};
 
-use crate::buffer::{self, Buffer};
+use crate::buffer::{Buffer, OnDevice};
 use crate::program::ProgramError;
 
 /// What a program makes the NPU read and write, from the last write to each register.
@@ -68,7 +68,7 @@ fn bits(format: u32) -> u64 {
 pub(super) fn check(
     program: usize,
     commands: &[Command],
-    buffers: &[Buffer<buffer::Device>],
+    buffers: &[Buffer<OnDevice>],
 ) -> Result<(), ProgramError> {
     for (index, command) in commands.iter().enumerate() {
         if let Some(why) = forbidden(command) {
@@ -81,8 +81,7 @@ pub(super) fn check(
             return Err(ProgramError::Address { what, address });
         }
         let end = address + len;
-        let covers =
-            |b: &Buffer<buffer::Device>| b.iova() <= address && end <= b.iova() + b.len() as u64;
+        let covers = |b: &Buffer<OnDevice>| b.iova() <= address && end <= b.iova() + b.len() as u64;
         if len == 0 || !buffers.iter().any(covers) {
             return Err(ProgramError::Outside { program, what, address, len });
         }

@@ -9,7 +9,7 @@ use rknpu_sys::regs::Command;
 use rknpu_sys::uapi::Task as TaskEntry;
 use zerocopy::IntoBytes;
 
-use crate::buffer::{self, Buffer, Memory};
+use crate::buffer::{Buffer, Memory, OnDevice};
 use crate::core::Core;
 use crate::domain::{Domain, Request};
 use crate::error::{Call, Error, Result};
@@ -95,7 +95,7 @@ struct Parts {
     tasks: Memory,
     programs: Memory,
     count: u32,
-    buffers: Vec<Buffer<buffer::Device>>,
+    buffers: Vec<Buffer<OnDevice>>,
 }
 
 /// A job that was not made, or did not run: what it owned, and why.
@@ -164,8 +164,8 @@ impl Job {
     pub fn new(
         domain: &Domain,
         programs: &[&[Command]],
-        buffers: Vec<Buffer<buffer::Device>>,
-    ) -> Result<Job, Rejected<Vec<Buffer<buffer::Device>>>> {
+        buffers: Vec<Buffer<OnDevice>>,
+    ) -> Result<Job, Rejected<Vec<Buffer<OnDevice>>>> {
         match assemble(domain, programs, &buffers) {
             Ok((tasks, memory)) => Ok(Job(Box::new(Parts {
                 domain: domain.clone(),
@@ -206,7 +206,7 @@ impl Job {
     /// assert_eq!(job.buffers()[2].len(), 128); // the output
     /// # Ok::<(), rknpu::Error>(())
     /// ```
-    pub fn buffers(&self) -> &[Buffer<buffer::Device>] {
+    pub fn buffers(&self) -> &[Buffer<OnDevice>] {
         &self.0.buffers
     }
 
@@ -239,7 +239,7 @@ impl Job {
     /// assert_eq!(output.as_slice()[..4], 5i32.to_le_bytes());
     /// # Ok::<(), rknpu::Error>(())
     /// ```
-    pub fn into_buffers(self) -> Vec<Buffer<buffer::Device>> {
+    pub fn into_buffers(self) -> Vec<Buffer<OnDevice>> {
         self.0.buffers
     }
 
@@ -297,7 +297,7 @@ impl Job {
         let submission = task.submission(core.index());
         let (domain, bytes) = (task.domain, 0);
         let failed = |errno| Error::Driver { call: Call::Submit, domain, bytes, errno };
-        core.device().kernel().fences(&submission).map_err(failed)
+        core.device().driver().fences(&submission).map_err(failed)
     }
 
     /// Starts it on the core's own thread and returns at once. The domain stays active until it has ended.
@@ -518,7 +518,7 @@ impl Running {
 fn assemble(
     domain: &Domain,
     programs: &[&[Command]],
-    buffers: &[Buffer<buffer::Device>],
+    buffers: &[Buffer<OnDevice>],
 ) -> Result<(Memory, Memory)> {
     for buffer in buffers {
         let (got, want) = (buffer.domain().index(), domain.index());

@@ -14,7 +14,7 @@ use rknpu_sys::layout::{Layout, Precision};
 
 use super::element::Element;
 use super::plan::{Capacity, k_ranges};
-use crate::buffer::{Device, Host, Memory, State};
+use crate::buffer::{Host, Memory, OnDevice, State};
 use crate::domain::{Domain, Request};
 use crate::error::{Error, Result};
 use crate::job::Rejected;
@@ -344,7 +344,7 @@ impl<E: Element> Rows<E, Host> {
     ///
     /// # Errors
     /// The rows back and the reason, as [`Buffer::to_device`](crate::Buffer::to_device).
-    pub fn to_device(mut self) -> Result<Rows<E, Device>, Rejected<Rows<E, Host>>> {
+    pub fn to_device(mut self) -> Result<Rows<E, OnDevice>, Rejected<Rows<E, Host>>> {
         let bytes = self.bytes();
         match self.memory.as_mut().map_or(Ok(()), |memory| memory.clean(0..bytes)) {
             Ok(()) => Ok(self.into_state()),
@@ -353,7 +353,7 @@ impl<E: Element> Rows<E, Host> {
     }
 }
 
-impl<E: Element> Rows<E, Device> {
+impl<E: Element> Rows<E, OnDevice> {
     /// Takes them back to write other values: no call to the driver. The NPU has only read them, so rows
     /// that are not written keep their values.
     ///

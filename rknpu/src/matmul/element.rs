@@ -11,7 +11,7 @@ use crate::program::output_bytes;
 /// int8 in, i32 out.
 ///
 /// ```
-/// use rknpu::{Int8, Matmul};
+/// use rknpu::matmul::{Int8, Matmul};
 ///
 /// /// What an engine keeps: the element type is part of it.
 /// struct Layer {
@@ -47,7 +47,7 @@ pub enum Int4 {}
 /// the NPU writes for a K slice, `Output` the sum of those.
 ///
 /// ```
-/// use rknpu::{Element, Matmul};
+/// use rknpu::matmul::{Element, Matmul};
 ///
 /// /// Of whatever precision.
 /// fn widest<E: Element>(matmul: &Matmul<E>) -> u32 {

@@ -18,7 +18,7 @@ pub use element::{Element, Fp16, Int4, Int8};
 pub use outputs::{Outputs, Segment};
 pub use product::Product;
 
-use crate::buffer::{Buffer, Device, Resident};
+use crate::buffer::{Buffer, NpuReadable, OnDevice};
 use crate::core::Cores;
 use crate::domain::Domain;
 use crate::error::{Error, Result};
@@ -80,7 +80,7 @@ impl<'a> WeightRef<'a> {
     /// # Errors
     /// [`Error::Range`] when it does not lie in the buffer, or its start is no multiple of 16.
     pub fn new(
-        buffer: &'a Buffer<impl Resident>,
+        buffer: &'a Buffer<impl NpuReadable>,
         offset: u64,
         layout: Layout,
     ) -> Result<WeightRef<'a>> {
@@ -466,7 +466,7 @@ impl<E: Element> Matmul<E> {
     pub fn multiply<'a>(
         &'a mut self,
         weight: &WeightRef<'a>,
-        rows: &'a Rows<E, Device>,
+        rows: &'a Rows<E, OnDevice>,
     ) -> Result<Product<'a, E>> {
         self.check(weight)?;
         if !self.activations.owns(rows) {

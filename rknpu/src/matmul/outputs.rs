@@ -233,7 +233,7 @@ impl<'a, E: Element> Segment<'a, E> {
     /// be, into a piece of the stack.
     ///
     /// ```
-    /// # fn f(segment: &rknpu::Segment<'_, rknpu::Int8>, scales: &[f32], out: &mut [f32]) {
+    /// # fn f(segment: &rknpu::matmul::Segment<'_, rknpu::matmul::Int8>, scales: &[f32], out: &mut [f32]) {
     /// segment.sums(|columns, sums| {
     ///     let columns = columns.start as usize..columns.end as usize;
     ///     for ((to, sum), scale) in out[columns.clone()].iter_mut().zip(sums).zip(&scales[columns]) {

@@ -9,7 +9,7 @@ use super::outputs::Outputs;
 use super::plan::{Group, Plan, cores_for};
 use super::scratch::Failure;
 use super::{JobStats, Matmul, WeightRef};
-use crate::buffer::Device;
+use crate::buffer::OnDevice;
 use crate::error::{Error, Result};
 use crate::health::{PostMortem, Recovery};
 
@@ -43,7 +43,7 @@ use crate::health::{PostMortem, Recovery};
 pub struct Product<'a, E: Element> {
     matmul: &'a mut Matmul<E>,
     weight: WeightRef<'a>,
-    rows: &'a Rows<E, Device>,
+    rows: &'a Rows<E, OnDevice>,
     /// First column that has not been multiplied yet.
     column: u32,
     stats: JobStats,
@@ -53,7 +53,7 @@ impl<'a, E: Element> Product<'a, E> {
     pub(super) fn new(
         matmul: &'a mut Matmul<E>,
         weight: WeightRef<'a>,
-        rows: &'a Rows<E, Device>,
+        rows: &'a Rows<E, OnDevice>,
     ) -> Product<'a, E> {
         Product { matmul, weight, rows, column: 0, stats: JobStats::default() }
     }

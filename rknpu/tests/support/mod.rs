@@ -4,32 +4,32 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rknpu::kernel::{self, Completion, Create, Kernel, Mapping, Object, Submission};
+use rknpu::driver::{self, Completion, Create, Driver, Mapping, Object, Submission};
 use rknpu::sim::Machine;
 use rustix::io::Errno;
 
 /// Memory is the simulator's; syncs and submits return at once.
 #[derive(Debug)]
 pub(crate) struct NoOp {
-    inner: Arc<dyn Kernel>,
+    inner: Arc<dyn Driver>,
     /// How many submits to a core are still to panic.
     panics: Mutex<(u32, u32)>,
 }
 
 impl NoOp {
     /// On a machine of its own.
-    pub(crate) fn kernel() -> Arc<dyn Kernel> {
+    pub(crate) fn driver() -> Arc<dyn Driver> {
         NoOp::panicking(0, 0)
     }
 
     /// One whose first submits to a core panic.
-    pub(crate) fn panicking(core: u32, times: u32) -> Arc<dyn Kernel> {
-        let inner = kernel::simulated(&Machine::new(Default::default()));
+    pub(crate) fn panicking(core: u32, times: u32) -> Arc<dyn Driver> {
+        let inner = driver::simulated(&Machine::new(Default::default()));
         Arc::new(NoOp { inner, panics: Mutex::new((core, times)) })
     }
 }
 
-impl Kernel for NoOp {
+impl Driver for NoOp {
     fn node(&self) -> &str {
         "no-op"
     }
@@ -69,7 +69,7 @@ impl Kernel for NoOp {
         if panics.0 == submission.core && panics.1 > 0 {
             panics.1 -= 1;
             drop(panics);
-            panic!("a kernel that is not sound");
+            panic!("a driver that is not sound");
         }
         drop(panics);
         let busy = Duration::from_micros(1);

@@ -1,14 +1,14 @@
 //! The boundary to whatever answers for the NPU: the `rknpu` driver, the simulator, or another.
 //!
-//! [`Device::with_kernel`](crate::Device::with_kernel) puts a device on top of one. Everything above speaks
-//! in [`Object`]s and [`Mapping`]s, which only a [`Kernel`] makes, and never in numbers of the driver.
+//! [`Device::with_driver`](crate::Device::with_driver) puts a device on top of one. Everything above speaks
+//! in [`Object`]s and [`Mapping`]s, which only a [`Driver`] makes, and never in numbers of the driver.
 //!
 //! ```
-//! use rknpu::kernel::{self, DriverVersion};
+//! use rknpu::driver::{self, DriverVersion};
 //! use rknpu::sys::action;
 //!
-//! let kernel = kernel::simulated(&rknpu::sim::Machine::new(Default::default()));
-//! let version = DriverVersion(kernel.action(action::GET_DRV_VERSION, 0)?);
+//! let driver = driver::simulated(&rknpu::sim::Machine::new(Default::default()));
+//! let version = DriverVersion(driver.action(action::GET_DRV_VERSION, 0)?);
 //! assert!(version >= DriverVersion::SAFE_DOMAINS);
 //! # Ok::<(), rknpu::Errno>(())
 //! ```
@@ -37,7 +37,7 @@ pub use sim::simulated;
 /// Driver version as `ACTION` reports it: 0.9.8 is 908.
 ///
 /// ```
-/// use rknpu::kernel::DriverVersion;
+/// use rknpu::driver::DriverVersion;
 ///
 /// let version = DriverVersion(907);
 /// assert_eq!(version.to_string(), "0.9.7");
@@ -70,14 +70,14 @@ impl fmt::Debug for DriverVersion {
 /// What to allocate.
 ///
 /// ```
-/// use rknpu::kernel::{self, Create};
+/// use rknpu::driver::{self, Create};
 /// use rknpu::sys::flags::MemFlags;
 ///
-/// let kernel = kernel::simulated(&rknpu::sim::Machine::new(Default::default()));
+/// let driver = driver::simulated(&rknpu::sim::Machine::new(Default::default()));
 /// let flags = MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE;
-/// let object = kernel.create(&Create { size: 4096, flags, domain: 0 })?;
+/// let object = driver.create(&Create { size: 4096, flags, domain: 0 })?;
 /// assert_eq!(object.size(), 4096);
-/// kernel.destroy(object).map_err(|(_, errno)| errno)?;
+/// driver.destroy(object).map_err(|(_, errno)| errno)?;
 /// # Ok::<(), rknpu::Errno>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,17 +93,17 @@ pub struct Create {
 /// One core's share of work: a range of a task array.
 ///
 /// ```
-/// use rknpu::kernel::{self, Create, Submission};
+/// use rknpu::driver::{self, Create, Submission};
 /// use rknpu::sys::flags::MemFlags;
 ///
-/// let kernel = kernel::simulated(&rknpu::sim::Machine::new(Default::default()));
+/// let driver = driver::simulated(&rknpu::sim::Machine::new(Default::default()));
 /// let flags =
 ///     MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE | MemFlags::KERNEL_MAPPING;
-/// let tasks = kernel.create(&Create { size: 4096, flags, domain: 0 })?;
+/// let tasks = driver.create(&Create { size: 4096, flags, domain: 0 })?;
 /// let one = Submission { tasks: &tasks, start: 0, count: 1, domain: 0, core: 0, timeout_ms: 100 };
 /// assert!(one.is_sound());
 /// assert!(!Submission { count: 103, ..one }.is_sound()); // a page holds 102
-/// kernel.destroy(tasks).map_err(|(_, errno)| errno)?;
+/// driver.destroy(tasks).map_err(|(_, errno)| errno)?;
 /// # Ok::<(), rknpu::Errno>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
@@ -126,15 +126,15 @@ impl Submission<'_> {
     /// The core as a mask.
     ///
     /// ```
-    /// # use rknpu::kernel::{self, Create, Submission};
+    /// # use rknpu::driver::{self, Create, Submission};
     /// # use rknpu::sys::flags::{CoreMask, MemFlags};
-    /// # let kernel = kernel::simulated(&rknpu::sim::Machine::new(Default::default()));
+    /// # let driver = driver::simulated(&rknpu::sim::Machine::new(Default::default()));
     /// # let flags = MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE | MemFlags::KERNEL_MAPPING;
-    /// # let tasks = kernel.create(&Create { size: 4096, flags, domain: 0 })?;
+    /// # let tasks = driver.create(&Create { size: 4096, flags, domain: 0 })?;
     /// # let one = Submission { tasks: &tasks, start: 0, count: 1, domain: 0, core: 0, timeout_ms: 100 };
     /// let on_core_2 = Submission { core: 2, ..one };
     /// assert_eq!(on_core_2.mask(), CoreMask::CORE2);
-    /// # kernel.destroy(tasks).map_err(|(_, errno)| errno)?;
+    /// # driver.destroy(tasks).map_err(|(_, errno)| errno)?;
     /// # Ok::<(), rknpu::Errno>(())
     /// ```
     pub fn mask(&self) -> CoreMask {
@@ -145,15 +145,15 @@ impl Submission<'_> {
     /// buffer when the range is wrong.
     ///
     /// ```
-    /// # use rknpu::kernel::{self, Create, Submission};
+    /// # use rknpu::driver::{self, Create, Submission};
     /// # use rknpu::sys::flags::MemFlags;
-    /// # let kernel = kernel::simulated(&rknpu::sim::Machine::new(Default::default()));
+    /// # let driver = driver::simulated(&rknpu::sim::Machine::new(Default::default()));
     /// # let flags = MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE | MemFlags::KERNEL_MAPPING;
-    /// # let tasks = kernel.create(&Create { size: 4096, flags, domain: 0 })?;
+    /// # let tasks = driver.create(&Create { size: 4096, flags, domain: 0 })?;
     /// # let one = Submission { tasks: &tasks, start: 0, count: 1, domain: 0, core: 0, timeout_ms: 100 };
     /// assert!(!Submission { count: 0, ..one }.is_sound()); // the driver would read before the array
     /// assert!(!Submission { timeout_ms: 1 << 31, ..one }.is_sound()); // a wait without end
-    /// # kernel.destroy(tasks).map_err(|(_, errno)| errno)?;
+    /// # driver.destroy(tasks).map_err(|(_, errno)| errno)?;
     /// # Ok::<(), rknpu::Errno>(())
     /// ```
     pub fn is_sound(&self) -> bool {
@@ -168,7 +168,7 @@ impl Submission<'_> {
 /// What the driver reports of a submission, also when it failed.
 ///
 /// ```
-/// use rknpu::kernel::Completion;
+/// use rknpu::driver::Completion;
 ///
 /// let nothing_ran = Completion::default();
 /// assert!(nothing_ran.tasks_done == 0 && nothing_ran.busy.is_zero());
@@ -184,14 +184,14 @@ pub struct Completion {
 /// A driver, as this crate needs it.
 ///
 /// The implementations here are Linux's `rknpu` and the simulator; a third can come from outside, through
-/// [`Device::with_kernel`](crate::Device::with_kernel). Implementing it needs no `unsafe` by itself: the
+/// [`Device::with_driver`](crate::Device::with_driver). Implementing it needs no `unsafe` by itself: the
 /// promises are those of [`Object::from_raw`] and [`Mapping::from_raw`]. Calls must be safe from any
 /// thread; the device makes sure that none names another domain than the one whose jobs run.
 ///
 /// One around another, for a test that wants to know what a program asks of the driver:
 ///
 /// ```
-/// use rknpu::kernel::{self, Completion, Create, Kernel, Mapping, Object, Submission};
+/// use rknpu::driver::{self, Completion, Create, Driver, Mapping, Object, Submission};
 /// use rknpu::sys::flags::SyncFlags;
 /// use rknpu::{Device, Errno, OpenOptions, sim::Machine};
 /// use std::os::fd::BorrowedFd;
@@ -201,11 +201,11 @@ pub struct Completion {
 ///
 /// #[derive(Debug)]
 /// struct Counted {
-///     inner: Arc<dyn Kernel>,
+///     inner: Arc<dyn Driver>,
 ///     created: AtomicU64,
 /// }
 ///
-/// impl Kernel for Counted {
+/// impl Driver for Counted {
 ///     fn create(&self, create: &Create) -> Result<Object, Errno> {
 ///         self.created.fetch_add(create.size, Ordering::Relaxed);
 ///         self.inner.create(create)
@@ -243,14 +243,14 @@ pub struct Completion {
 /// #     }
 /// }
 ///
-/// let inner = kernel::simulated(&Machine::new(Default::default()));
+/// let inner = driver::simulated(&Machine::new(Default::default()));
 /// let counted = Arc::new(Counted { inner, created: AtomicU64::new(0) });
-/// let device = Device::with_kernel(counted.clone(), &OpenOptions::new())?;
+/// let device = Device::with_driver(counted.clone(), &OpenOptions::new())?;
 /// let _buffer = device.domain(0)?.alloc(8192)?;
 /// assert_eq!(counted.created.load(Ordering::Relaxed), 8192);
 /// # Ok::<(), rknpu::Error>(())
 /// ```
-pub trait Kernel: Send + Sync + fmt::Debug {
+pub trait Driver: Send + Sync + fmt::Debug {
     /// Where it is: a path, or `sim`.
     fn node(&self) -> &str;
 
@@ -288,7 +288,7 @@ pub trait Kernel: Send + Sync + fmt::Debug {
     /// addresses go with the last mapping. No other call may name the object afterwards.
     ///
     /// # Errors
-    /// As [`Kernel::destroy`].
+    /// As [`Driver::destroy`].
     fn abandon(&self, object: &Object) -> Result<(), Errno>;
 
     /// `SUBMIT`, blocking.
@@ -300,7 +300,7 @@ pub trait Kernel: Send + Sync + fmt::Debug {
     /// Whether the driver was built with fences, found out by running this submission with one.
     ///
     /// # Errors
-    /// As [`Kernel::submit`], except EINVAL, which is the answer of a driver without.
+    /// As [`Driver::submit`], except EINVAL, which is the answer of a driver without.
     fn fences(&self, submission: &Submission<'_>) -> Result<bool, Errno>;
 
     /// Imports a dma-buf into the live domain; the descriptor may be closed afterwards.

@@ -13,7 +13,7 @@ use rknpu_sys::ioctl::Request;
 use rknpu_sys::uapi;
 use rustix::io::Errno;
 
-use super::{Completion, Create, Kernel, Mapping, Object, Submission};
+use super::{Completion, Create, Driver, Mapping, Object, Submission};
 
 /// A request whose every field the driver may trust.
 pub(crate) struct Vetted<T>(T);
@@ -86,7 +86,7 @@ pub(crate) trait Calls: Send + Sync + fmt::Debug {
     fn pause(&self, time: Duration);
 }
 
-impl<C: Calls> Kernel for C {
+impl<C: Calls> Driver for C {
     fn node(&self) -> &str {
         Calls::node(self)
     }

@@ -12,7 +12,7 @@ use rknpu_sys::ioctl::{self, Request};
 use rustix::io::Errno;
 
 use super::drm::{Calls, Vetted};
-use super::{Kernel, Mapping, Unmap};
+use super::{Driver, Mapping, Unmap};
 
 /// A file on a simulated machine.
 #[derive(Debug)]
@@ -26,17 +26,17 @@ impl Simulated {
     }
 }
 
-/// A kernel on a simulated machine, to wrap in another [`Kernel`]: one that counts, delays or fails.
+/// A kernel on a simulated machine, to wrap in another [`Driver`]: one that counts, delays or fails.
 ///
 /// ```
-/// use rknpu::kernel;
+/// use rknpu::driver;
 /// use rknpu::sys::action;
 ///
-/// let kernel = kernel::simulated(&rknpu::sim::Machine::new(Default::default()));
-/// assert_eq!(kernel.action(action::GET_DRV_VERSION, 0)?, 908);
+/// let driver = driver::simulated(&rknpu::sim::Machine::new(Default::default()));
+/// assert_eq!(driver.action(action::GET_DRV_VERSION, 0)?, 908);
 /// # Ok::<(), rknpu::Errno>(())
 /// ```
-pub fn simulated(machine: &Machine) -> Arc<dyn Kernel> {
+pub fn simulated(machine: &Machine) -> Arc<dyn Driver> {
     Arc::new(Simulated::open(machine))
 }
 
