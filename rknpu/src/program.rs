@@ -65,7 +65,7 @@ pub enum ProgramError {
     },
     /// A range that no buffer of the job covers.
     #[error(
-        "program {program}: {what} of {len} bytes at {address:#x} lies in none of the job's buffers"
+        "program {program}: {what} of up to {len} bytes at {address:#x} lies in none of the job's buffers; give it one that covers them"
     )]
     Outside {
         /// Program, from 0.
@@ -93,8 +93,22 @@ pub enum ProgramError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// A value that leaves unknown which memory the NPU would touch, or that it cannot run.
+    #[error("program {program} writes {value:#x} to register {register:#06x}: {why}")]
+    Value {
+        /// Program, from 0.
+        program: usize,
+        /// Register offset.
+        register: u16,
+        /// What the program writes last.
+        value: u32,
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// A register that a program must write is missing.
-    #[error("program {program} does not write register {register:#06x}")]
+    #[error(
+        "program {program} does not write register {register:#06x}: it would hold what an earlier program left"
+    )]
     Missing {
         /// Program, from 0.
         program: usize,

@@ -326,11 +326,29 @@ fn programs_that_reach_outside_their_job_are_refused() {
         Command::new(Block::Enable, pc::OPERATION_ENABLE, 0x0d),
         Command::new(Block::DpuRdma, 0x5018, 0x1000),
         Command::new(Block::Cna, cna::OPERATION_ENABLE, 1),
-        Command::new(Block::Cna, cna::DCOMP_CTRL, 1),
         Command { block: 0x7777, register: 0, value: 1 },
     ] {
         let error = refuse(&|commands: &mut Vec<Command>| commands.push(command));
         assert!(matches!(error, ProgramError::Command { command: 108, .. }), "{error}");
+    }
+    // Strides carry results and inputs further than their sizes say.
+    let planes = |commands: &mut Vec<Command>| {
+        set(dpu::DST_SURF_STRIDE, 0x100 << 4)(commands);
+        set(dpu::SURFACE_ADD, 0x800 << 4)(commands);
+    };
+    let error = refuse(&planes);
+    assert!(matches!(error, ProgramError::Outside { what: "output", len: 28_688, .. }), "{error}");
+    let planes = |commands: &mut Vec<Command>| {
+        set(cna::CONV_CON1, 0)(commands);
+        set(cna::DMA_CON1, 4)(commands);
+        set(cna::DMA_CON2, 0x100)(commands);
+    };
+    let error = refuse(&planes);
+    assert!(matches!(error, ProgramError::Outside { what: "input", len: 4_176, .. }), "{error}");
+    // Values whose effect is not known.
+    for (register, value) in [(cna::DCOMP_CTRL, 1), (cna::PAD_CON0, 1), (dpu::BS_CFG, 0)] {
+        let error = refuse(&set(register, value));
+        assert!(matches!(error, ProgramError::Value { register: r, .. } if r == register));
     }
     let error = refuse(&|commands: &mut Vec<Command>| {
         commands.retain(|c| c.register != cna::WEIGHT_SIZE0);

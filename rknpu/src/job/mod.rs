@@ -1,6 +1,9 @@
 //! Jobs from register programs that the caller wrote.
 
 mod extents;
+mod registers;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 
@@ -18,7 +21,7 @@ use crate::limits;
 use crate::matmul::{JobFailure, JobStats, task_entry};
 use crate::program::{ProgramError, trailer};
 use crate::worker::{Finished, Task};
-use extents::check;
+use registers::Registers;
 
 /// Programs start on multiples of this many bytes.
 const ALIGN: usize = 64;
@@ -28,9 +31,10 @@ const COMMANDS: usize = 4096;
 /// Register programs, chained, with every buffer that they touch.
 ///
 /// This is the layer below [`Matmul`](crate::Matmul), for programs that it does not write. Every command is
-/// looked at before the NPU is: it may write the registers of the convolution, array and output blocks
-/// only, and the ranges that it makes them read and write must lie in the job's own buffers. The trailer
-/// that chains and starts a program is added here.
+/// looked at before the NPU is: a program writes every register of the convolution, array and output blocks
+/// and no other, and the ranges that they make the NPU read and write lie in the job's own buffers. Values
+/// whose effect on addresses is not known are refused. The trailer that chains and starts a program is added
+/// here.
 ///
 /// ```
 /// use rknpu::program::Matmul;
@@ -536,7 +540,7 @@ fn assemble(
             let (what, got) = ("commands in a program", commands.len());
             return Err(ProgramError::Count { what, got, limit: COMMANDS }.into());
         }
-        check(index, commands, buffers)?;
+        extents::check(&Registers::read(index, commands)?, buffers)?;
     }
 
     let stride = |commands: &[Command]| ((commands.len() + 4) * 8).next_multiple_of(ALIGN);
