@@ -1,3 +1,25 @@
-//! The project's own experiments. Nothing that a user needs is here.
+//! The experiments as commands.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// The project's own experiments.
+#[derive(Parser)]
+struct Lab {
+    /// Which.
+    #[command(subcommand)]
+    experiment: Experiment,
+}
+
+#[derive(Subcommand)]
+enum Experiment {
+    /// Replay recordings of the real driver against the simulated one.
+    Replay(lab::replay::command::Args),
+}
+
+fn main() -> ExitCode {
+    match Lab::parse().experiment {
+        Experiment::Replay(args) => lab::replay::command::run(&args),
+    }
+}

@@ -83,6 +83,11 @@ pub enum Fault {
     Attach(Errno),
     /// The next sync file cannot be made.
     FenceFile(Errno),
+    /// The struct of the next call that hands one in cannot be read: EFAULT, nothing done.
+    CopyIn,
+    /// The struct of the next call that wants one back cannot be written: EFAULT, and everything
+    /// done.
+    CopyOut,
     /// Another process holds a domain for so many milliseconds from now on: it is made the live one
     /// if nothing else holds another, else the fault does nothing.
     BusyDomain {
@@ -161,6 +166,16 @@ impl Faults {
             Fault::FenceFile(errno) => Some(*errno),
             _ => None,
         })
+    }
+
+    /// Whether the caller's struct cannot be read this time.
+    pub(crate) fn copy_in(&mut self) -> bool {
+        self.once(|fault| matches!(fault, Fault::CopyIn).then_some(Errno::FAULT)).is_some()
+    }
+
+    /// Whether it cannot be written this time.
+    pub(crate) fn copy_out(&mut self) -> bool {
+        self.once(|fault| matches!(fault, Fault::CopyOut).then_some(Errno::FAULT)).is_some()
     }
 
     fn once(&mut self, pick: impl Fn(&Fault) -> Option<Errno>) -> Option<Errno> {

@@ -4,7 +4,6 @@ use crate::kernel::Channel;
 use crate::state::State;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsRawFd, OwnedFd, RawFd};
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::HashMap;
 
@@ -96,15 +95,6 @@ impl Fences {
         let name = format!("rknpu-rknpu1-{}", fence.sequence);
         let (driver, timeline) = ("rknpu", "rknpu");
         Some(FenceInfo { name, signalled: fence.signalled, driver, timeline })
-    }
-
-    /// Whether a fence's descriptor closes on exec; none where it is not one.
-    pub(crate) fn closes_on_exec(&self, fd: RawFd) -> Option<bool> {
-        self.of(fd)?;
-        let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?;
-        let flags = text.lines().find_map(|line| line.strip_prefix("flags:"))?;
-        let flags = u32::from_str_radix(flags.trim(), 8).ok()?;
-        Some(flags & OFlags::CLOEXEC.bits() != 0)
     }
 
     /// Notes a duplicate of a descriptor.

@@ -20,7 +20,6 @@
 use crate::config::{Config, OnHazard};
 use crate::report::{CallKind, FINDINGS};
 use crate::state::State;
-use serde::Serialize;
 use std::fmt;
 
 /// Something that the real kernel would have suffered from.
@@ -34,9 +33,10 @@ use std::fmt;
 ///     "the domain count is -1: every switch of domain fails after 6 s until reboot"
 /// );
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
-#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[allow(missing_docs)] // Fields are what their names say; addresses are `obj_addr`s.
 pub enum Hazard {
     /// MEM_SYNC or SUBMIT named an address where no object is.

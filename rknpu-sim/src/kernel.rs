@@ -49,8 +49,8 @@ pub(crate) enum Channel {
     Domain,
     /// A fence.
     Fence,
-    /// A step of a recording.
-    Step,
+    /// Whatever the program's own threads tell each other.
+    Notice,
     /// Only its deadline.
     Sleep,
 }

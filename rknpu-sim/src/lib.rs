@@ -14,7 +14,6 @@
 //! | [`hazard`] | what would have hurt the kernel |
 //! | [`fault`] | how to make the environment fail |
 //! | [`iova`] | a domain's address space, handed out as the kernel hands it out |
-//! | [`replay`] | recordings of the real driver, held against the model |
 //!
 //! Begin with [`Machine`] and [`File::call`]; then [`Report`] says what a program did, and [`Config`]
 //! what else a machine can be. Programs that use the crate `rknpu` need none of this: they call its
@@ -63,7 +62,6 @@ pub mod fault;
 pub mod hazard;
 pub mod iova;
 pub mod npu;
-pub mod replay;
 pub mod report;
 
 mod bus;

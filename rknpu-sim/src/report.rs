@@ -17,9 +17,9 @@
 //! ```
 
 use crate::hazard::Hazard;
+use crate::job::CORES;
 use crate::object::Object;
 use crate::state::State;
-use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Kinds of calls.
@@ -33,8 +33,9 @@ use std::collections::BTreeMap;
 /// assert_eq!(machine.report().calls.keys().collect::<Vec<_>>(), [&CallKind::Action]);
 /// # Ok::<(), rustix::io::Errno>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[allow(missing_docs)] // The calls' own names.
 pub enum CallKind {
     Action,
@@ -65,7 +66,8 @@ pub enum CallKind {
 /// assert!(refused.is_err());
 /// assert_eq!(machine.report().calls[&CallKind::Action], Calls { ok: 0, failed: 1 });
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Calls {
     /// Succeeded.
     pub ok: u64,
@@ -87,7 +89,8 @@ pub struct Calls {
 /// }
 /// assert_eq!(machine.report().hazards[0].times, 3);
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Met {
     /// What.
     pub hazard: Hazard,
@@ -164,7 +167,8 @@ impl Books {
 /// assert_eq!(used.map(|domain| (domain.mapped, domain.ranges)), Some((1 << 20, 1)));
 /// # Ok::<(), rustix::io::Errno>(())
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct DomainUse {
     /// Domain.
     pub domain: usize,
@@ -180,6 +184,32 @@ pub struct DomainUse {
     pub largest_gap: u64,
 }
 
+/// One core's use.
+///
+/// ```
+/// use rknpu_sim::{Config, Machine, report::CoreUse};
+///
+/// let machine = Machine::new(Config::default());
+/// assert_eq!(machine.report().cores, [CoreUse::default(); 3]);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct CoreUse {
+    /// Whether the driver thinks that a job runs.
+    pub busy: bool,
+    /// Jobs queued behind it.
+    pub queued: usize,
+    /// The driver's count of tasks queued and running, by which it chooses a core; some failures
+    /// forget to take theirs off.
+    pub tasks: i64,
+    /// Programs started.
+    pub starts: u64,
+    /// Interrupts raised.
+    pub interrupts: u64,
+    /// Soft resets.
+    pub resets: u64,
+}
+
 /// A machine's report.
 ///
 /// ```
@@ -189,7 +219,8 @@ pub struct DomainUse {
 /// assert_eq!((report.jobs, report.current_domain, report.domain_count), (0, 0, 0));
 /// # fn machine_that_did_nothing() -> Machine { Machine::new(Config::default()) }
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Report {
     /// Calls by kind.
     pub calls: BTreeMap<CallKind, Calls>,
@@ -223,6 +254,8 @@ pub struct Report {
     pub objects: usize,
     /// Mappings alive.
     pub mappings: u32,
+    /// The cores.
+    pub cores: [CoreUse; CORES],
     /// Domains made, and their use.
     pub domains: Vec<DomainUse>,
     /// Buffers freed after the device had written to them without a FROM_DEVICE sync in between.
@@ -235,6 +268,8 @@ pub struct Report {
     pub domain_count: i64,
     /// Whether a soft reset is under way or has failed.
     pub resetting: bool,
+    /// What SET_PROC_NICE was last told.
+    pub nice: i32,
     /// Nanoseconds on the machine's clock.
     pub now_ns: u64,
 }
@@ -254,7 +289,8 @@ pub struct Report {
 /// assert_eq!(machine.report().leaks(), Leaks::default());
 /// # Ok::<(), rustix::io::Errno>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Leaks {
     /// Handles not destroyed.
     pub handles: usize,
@@ -310,7 +346,14 @@ impl Report {
                 largest_gap: domain.space.largest_gap(),
             }
         });
-        let pending = |core: &crate::job::Core| core.queue.len() + usize::from(core.slot.is_some());
+        let cores = state.cores.each_ref().map(|core| CoreUse {
+            busy: core.slot.is_some(),
+            queued: core.queue.len(),
+            tasks: core.tasks,
+            starts: core.starts,
+            interrupts: core.interrupts,
+            resets: core.resets,
+        });
         Report {
             calls: books.calls.clone(),
             hazards: books.hazards.iter().map(met).collect(),
@@ -318,7 +361,7 @@ impl Report {
             jobs: state.jobs.submitted,
             jobs_done: books.jobs_done,
             jobs_timed_out: books.jobs_timed_out,
-            jobs_pending: state.cores.iter().map(pending).sum(),
+            jobs_pending: cores.iter().map(|core| core.queued + usize::from(core.busy)).sum(),
             to_device: books.to_device,
             from_device: books.from_device,
             created: books.created,
@@ -328,12 +371,14 @@ impl Report {
             handles: state.files.iter().map(|file| file.handles.len()).sum(),
             objects: state.objects.iter().count(),
             mappings: state.objects.iter().map(|(_, object)| object.mappings).sum(),
+            cores,
             domains: domains.collect(),
             unfetched: books.unfetched,
             discarded: books.discarded,
             current_domain: state.domains.current,
             domain_count: state.domains.count,
             resetting: state.resetting,
+            nice: state.nice,
             now_ns: state.time.now(),
         }
     }

@@ -3,15 +3,12 @@
 use crate::calls;
 use crate::machine::File;
 use rknpu_sys::ioctl::Request;
-use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::ffi::c_void;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Addresses below are never mapped.
 const LOWEST: usize = 4096;
-/// The first address of the kernel's half.
-const KERNEL: usize = 1 << (usize::BITS - 1);
 
 fn check(address: usize, len: usize) -> Result<(), Errno> {
     let end = address.checked_add(len).ok_or(Errno::FAULT)?;
@@ -25,20 +22,6 @@ fn check(address: usize, len: usize) -> Result<(), Errno> {
 pub(crate) struct Arg {
     pub(crate) request: u32,
     at: *mut u8,
-    read_only: bool,
-}
-
-/// Where the argument of a call lies that the simulator makes itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// In memory of its own.
-    Good,
-    /// There too, but not to be written.
-    ReadOnly,
-    /// At address 0.
-    Null,
-    /// In the kernel's half.
-    Kernel,
 }
 
 impl Arg {
@@ -60,9 +43,6 @@ impl Arg {
             return Ok(());
         }
         check(self.at.addr(), bytes.len())?;
-        if self.read_only {
-            return Err(Errno::FAULT);
-        }
         // SAFETY: as for reading.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at, bytes.len()) };
         Ok(())
@@ -97,7 +77,7 @@ impl File {
     /// The driver's errno. Where the kernel would have killed the process, EFAULT, with the hazard in
     /// the report.
     pub unsafe fn ioctl(&self, request: u32, arg: *mut c_void) -> Result<i32, Errno> {
-        self.issue(Arg { request, at: arg.cast(), read_only: false })
+        self.issue(Arg { request, at: arg.cast() })
     }
 
     /// [`File::ioctl`] for a struct that belongs to one word.
@@ -120,41 +100,31 @@ impl File {
         self.call_bytes(T::REQUEST, args.as_mut_bytes()).map(drop)
     }
 
-    /// A call on a struct of the simulator's own. EINVAL when it is shorter than the word says, or
-    /// holds addresses for the call to write to.
-    pub(crate) fn call_bytes(&self, request: u32, bytes: &mut [u8]) -> Result<i32, Errno> {
-        self.call_at(Place::Good, request, bytes)
-    }
-
-    /// The same with the struct somewhere else.
-    pub(crate) fn call_at(
-        &self,
-        place: Place,
-        request: u32,
-        bytes: &mut [u8],
-    ) -> Result<i32, Errno> {
+    /// [`File::ioctl`] on bytes, for request words of other sizes and directions than the structs'.
+    ///
+    /// ```
+    /// use rknpu_sim::{Config, Machine};
+    ///
+    /// let file = Machine::new(Config::default()).open();
+    /// // ACTION with a struct twice as long as the kernel's: the rest is left alone.
+    /// let mut bytes = [1, 0, 0, 0, 0, 0, 0, 0, 0xaa, 0xaa, 0xaa, 0xaa, 0xaa, 0xaa, 0xaa, 0xaa];
+    /// file.call_bytes(0xc010_6440, &mut bytes)?;
+    /// assert_eq!(bytes[4..], [0x8c, 0x03, 0, 0, 0xaa, 0xaa, 0xaa, 0xaa, 0xaa, 0xaa, 0xaa, 0xaa]);
+    /// # Ok::<(), rustix::io::Errno>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`File::ioctl`]. EINVAL when there are fewer bytes than the word says, or they hold addresses
+    /// for the call to write to.
+    pub fn call_bytes(&self, request: u32, bytes: &mut [u8]) -> Result<i32, Errno> {
         if calls::size_of_word(request) > bytes.len() || calls::holds_addresses(request, bytes) {
             return Err(Errno::INVAL);
         }
-        let at = match place {
-            Place::Good | Place::ReadOnly => bytes.as_mut_ptr(),
-            Place::Null => std::ptr::null_mut(),
-            Place::Kernel => std::ptr::without_provenance_mut(KERNEL),
-        };
-        self.issue(Arg { request, at, read_only: place == Place::ReadOnly })
+        self.issue(Arg { request, at: bytes.as_mut_ptr() })
     }
 
     fn issue(&self, arg: Arg) -> Result<i32, Errno> {
         calls::ioctl(&mut self.enter(), self.id(), &arg)
-    }
-}
-
-/// Closes descriptors that the simulator handed to a program that it plays itself.
-pub(crate) fn close(descriptors: impl Iterator<Item = RawFd>) {
-    for fd in descriptors {
-        // SAFETY: the descriptor was made for that program, which is at its end and the only one that
-        // knows it.
-        unsafe { rustix::io::close(fd) };
     }
 }
 

@@ -1,9 +1,7 @@
 //! What each handle can and cannot do, pinned at compile time.
 
-use rknpu_sim::replay::{ReplayError, Results};
 use rknpu_sim::{Acting, Config, File, Machine, Mapping, Report, Reservation};
 use static_assertions::{assert_impl_all, assert_not_impl_any};
-use std::error::Error;
 use std::fmt::Debug;
 
 // Shared by handle, from any thread.
@@ -23,8 +21,6 @@ assert_not_impl_any!(Acting: Send, Sync, Clone);
 
 // Results are values.
 assert_impl_all!(Report: Clone, Send, Sync, PartialEq);
-assert_impl_all!(Results: Clone, Send, Sync, PartialEq);
-assert_impl_all!(ReplayError: Error, Send, Sync);
 
 #[test]
 fn the_assertions_above_are_checked_by_the_compiler() {

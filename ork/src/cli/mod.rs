@@ -9,10 +9,7 @@ use clap::{Args, Parser, Subcommand};
 pub use packs::{
     ConvertArgs, DiffArgs, ExtractArgs, InspectArgs, QuantiseArgs, UpgradeArgs, VerifyArgs,
 };
-pub use probes::{
-    DomainsArgs, FillArgs, PersistArgs, ProbeCommand, ReplayArgs, SimCommand, StreamProbeArgs,
-    WindowArgs,
-};
+pub use probes::{DomainsArgs, FillArgs, PersistArgs, ProbeCommand, StreamProbeArgs, WindowArgs};
 pub use runs::{DemoArgs, PlanArgs, StreamArgs, TopArgs};
 
 use crate::device::DeviceChoice;
@@ -103,9 +100,6 @@ pub enum Command {
     /// Measure what the device and its driver really do.
     #[command(subcommand)]
     Probe(ProbeCommand),
-    /// The simulated device.
-    #[command(subcommand)]
-    Sim(SimCommand),
     /// Show NPU load, memory traffic and window use as they are now.
     Top(TopArgs),
 }

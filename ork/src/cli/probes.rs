@@ -1,6 +1,4 @@
-//! Commands that measure the device, and those of the simulated one.
-
-use std::path::PathBuf;
+//! Commands that measure the device.
 
 use clap::{Args, Subcommand};
 
@@ -146,27 +144,4 @@ pub struct FillArgs {
     /// Device.
     #[command(flatten)]
     pub device: DeviceArgs,
-}
-
-/// `ork sim …`.
-///
-/// ```
-/// use clap::Parser;
-/// use ork::cli::{Cli, Command, SimCommand};
-///
-/// let cli = Cli::parse_from(["ork", "sim", "replay", "recordings"]);
-/// let Command::Sim(SimCommand::Replay(args)) = cli.command else { panic!() };
-/// assert_eq!(args.folder.to_str(), Some("recordings"));
-/// ```
-#[derive(Debug, Subcommand)]
-pub enum SimCommand {
-    /// Replay recordings of the real driver against the simulated one.
-    Replay(ReplayArgs),
-}
-
-/// `ork sim replay`.
-#[derive(Args, Clone, Debug)]
-pub struct ReplayArgs {
-    /// Folder of recorded scenarios.
-    pub folder: PathBuf,
 }

@@ -8,7 +8,6 @@ mod inspect;
 mod models;
 mod plan;
 mod probe;
-mod sim;
 mod stream;
 mod top;
 mod upgrade;
@@ -43,7 +42,6 @@ pub fn run(cli: &Cli) -> Result<()> {
         Command::Convert(args) => convert::run(args, report),
         Command::Plan(args) => plan::run(args, report),
         Command::Probe(command) => probe::run(command, report),
-        Command::Sim(command) => sim::run(command, report),
         Command::Top(args) => top::run(args, report),
     }
 }

@@ -39,22 +39,6 @@ fn the_other_probes_check_themselves() {
 }
 
 #[test]
-fn recordings_of_the_driver_are_replayed() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/driver-traces");
-    let replayed = json(&["sim", "replay", folder]);
-    let scenarios = replayed["scenarios"].as_array().unwrap();
-    assert!(scenarios.len() > 100);
-    for scenario in scenarios {
-        assert_eq!(scenario["unequal"], 0, "{scenario}");
-        let count = |field: &str| scenario[field].as_u64().unwrap();
-        assert_eq!(count("steps"), count("equal"), "{scenario}");
-        assert!(scenario["name"].is_string());
-    }
-    let empty = tempfile::tempdir().unwrap();
-    fails(&["sim", "replay", text(empty.path())], 3, &["no recording"]);
-}
-
-#[test]
 fn loads_are_recorded_while_a_command_runs() {
     let (folder, _model, pack) = pack();
     let csv = folder.path().join("load.csv");

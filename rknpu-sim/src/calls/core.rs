@@ -10,12 +10,12 @@ use rknpu_sys::flags::MemFlags;
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-pub(crate) const GET_CAP: u32 = 0xC010_640C;
-pub(crate) const CREATE_DUMB: u32 = 0xC020_64B2;
-pub(crate) const MAP_DUMB: u32 = 0xC010_64B3;
-pub(crate) const DESTROY_DUMB: u32 = 0xC004_64B4;
-pub(crate) const GET_MAGIC: u32 = 0x8004_6402;
-pub(crate) const SET_MASTER: u32 = 0x0000_641E;
+pub(super) const GET_CAP: u32 = 0xC010_640C;
+pub(super) const CREATE_DUMB: u32 = 0xC020_64B2;
+pub(super) const MAP_DUMB: u32 = 0xC010_64B3;
+pub(super) const DESTROY_DUMB: u32 = 0xC004_64B4;
+pub(super) const GET_MAGIC: u32 = 0x8004_6402;
+pub(super) const SET_MASTER: u32 = 0x0000_641E;
 
 /// GET_CAP.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]

@@ -9,7 +9,6 @@ mod prime;
 mod submit;
 mod sync;
 
-pub(crate) use core::{CREATE_DUMB, MAP_DUMB};
 pub(crate) use handles::put_file as close;
 pub(crate) use mmap::Mapped;
 pub(crate) use prime::{DmaBufs, backing_of};
@@ -89,6 +88,9 @@ pub(crate) fn ioctl(call: &mut Call<'_>, file: u32, arg: &Arg) -> Result<i32, Er
         long = vec![0u64; needed.div_ceil(8)];
         &mut long.as_mut_bytes()[..needed]
     };
+    if size_in > 0 && call.faults.copy_in() {
+        return Err(Errno::FAULT);
+    }
     arg.read(&mut bytes[..size_in])?;
     if let Some(errno) = call.faults.call(handler.kind) {
         call.report.called(handler.kind, false);
@@ -96,7 +98,9 @@ pub(crate) fn ioctl(call: &mut Call<'_>, file: u32, arg: &Arg) -> Result<i32, Er
     }
     let result = (handler.run)(call, file, bytes, gives);
     call.report.called(handler.kind, result.is_ok());
-    if let Err(errno) = arg.write(&bytes[..size_out]) {
+    let refused = size_out > 0 && call.faults.copy_out();
+    let written = if refused { Err(Errno::FAULT) } else { arg.write(&bytes[..size_out]) };
+    if let Err(errno) = written {
         if handler.kind == CallKind::MemCreate && result.is_ok() {
             create::lost(call, bytes);
         }

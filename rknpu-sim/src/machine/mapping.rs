@@ -121,7 +121,20 @@ impl Mapping {
     }
 
     /// Whether another mapping is of the same buffer.
-    pub(crate) fn same_buffer(&self, other: &Mapping) -> bool {
+    ///
+    /// ```
+    /// use rknpu_sim::{Config, Machine};
+    ///
+    /// let file = Machine::new(Config::default()).open();
+    /// # use rknpu_sys::uapi::{MemCreate, MemMap};
+    /// # let mut buffer = MemCreate { flags: 0x403, size: 8192, ..Default::default() };
+    /// # file.call(&mut buffer)?;
+    /// # let mut map = MemMap { handle: buffer.handle, ..Default::default() };
+    /// # file.call(&mut map)?;
+    /// assert!(file.mmap(map.offset, 8192)?.same_buffer(&file.mmap(map.offset, 4096)?));
+    /// # Ok::<(), rustix::io::Errno>(())
+    /// ```
+    pub fn same_buffer(&self, other: &Mapping) -> bool {
         let backing = |mapping: &Mapping| Arc::as_ptr(&mapping._reservation.mapped.backing);
         backing(self) == backing(other)
     }

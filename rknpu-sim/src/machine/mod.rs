@@ -303,20 +303,6 @@ impl Machine {
         call.fences.info(call.fences.of(fd)?)
     }
 
-    /// Whether a fence's descriptor closes on exec; none where it is not one.
-    pub(crate) fn closes_on_exec(&self, fd: RawFd) -> Option<bool> {
-        self.kernel().enter().fences.closes_on_exec(fd)
-    }
-
-    /// Whether two descriptors are of one dma-buf.
-    pub(crate) fn same_dma_buf(&self, one: RawFd, other: RawFd) -> bool {
-        let call = self.kernel().enter();
-        match (call.dma_bufs.of(one), call.dma_bufs.of(other)) {
-            (Ok((_, one)), Ok((_, other))) => Arc::ptr_eq(&one, &other),
-            _ => false,
-        }
-    }
-
     /// Another driver's fence, not signalled: a descriptor that FENCE_IN takes and waits for.
     ///
     /// ```
@@ -450,6 +436,37 @@ impl Machine {
     /// ```
     pub fn now(&self) -> Duration {
         Duration::from_nanos(self.kernel().enter().time.now())
+    }
+
+    /// Waits on the machine's clock as long as `holds` says: it is asked now and after each
+    /// [`Machine::notify`]. It is asked inside the machine and must not call it.
+    ///
+    /// ```
+    /// use rknpu_sim::{Config, Machine};
+    /// use std::sync::atomic::{AtomicBool, Ordering};
+    /// use std::time::Duration;
+    ///
+    /// let (machine, done) = (Machine::new(Config::default()), AtomicBool::new(false));
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| {
+    ///         machine.sleep(Duration::from_secs(2));
+    ///         done.store(true, Ordering::Relaxed);
+    ///         machine.notify();
+    ///     });
+    ///     machine.wait_while(|| !done.load(Ordering::Relaxed));
+    /// });
+    /// assert_eq!(machine.now(), Duration::from_secs(2)); // of the machine's clock
+    /// ```
+    pub fn wait_while(&self, mut holds: impl FnMut() -> bool) {
+        let mut call = self.kernel().enter();
+        while holds() {
+            call.wait(Channel::Notice, None);
+        }
+    }
+
+    /// Lets every thread in [`Machine::wait_while`] ask again.
+    pub fn notify(&self) {
+        self.kernel().enter().time.wake(Channel::Notice);
     }
 
     /// Makes the calling thread one for which the virtual clock waits even between its calls, until

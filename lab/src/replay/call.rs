@@ -1,11 +1,11 @@
 //! One ioctl of a recording: its struct built, issued and compared.
 
-use crate::fault::Fault;
 use crate::replay::compare::{errno, same_field};
 use crate::replay::format::{Step, number};
 use crate::replay::layout::{SUBCORES, fields, get, put};
 use crate::replay::observe::compare as compare_value;
 use crate::replay::run::{Run, low};
+use rknpu_sim::Fault;
 use rustix::io::Errno;
 use serde_json::Value;
 

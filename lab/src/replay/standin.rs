@@ -1,6 +1,6 @@
 //! The recordings' stand-in for the cores: its little instruction set is in the program's address.
 
-use crate::engine::{Bus, Engine, Outcome, Run, Start};
+use rknpu_sim::engine::{Bus, Engine, Outcome, Run, Start};
 
 /// Executes a `regcmd_addr` instead of what lies there.
 ///
@@ -14,7 +14,7 @@ use crate::engine::{Bus, Engine, Outcome, Run, Start};
 ///
 /// ```
 /// use rknpu_sim::engine::{Bus, BusFault, Engine, Outcome, Start};
-/// use rknpu_sim::replay::StandIn;
+/// use lab::replay::StandIn;
 ///
 /// # struct Unmapped;
 /// # impl Bus for Unmapped {

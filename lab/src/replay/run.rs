@@ -1,9 +1,5 @@
 //! A scenario on a fresh machine: its threads, its calls.
 
-use crate::config::{Addresses, Config, Domains, Hardware};
-use crate::files::Node;
-use crate::kernel::Channel;
-use crate::machine::{File, Machine, Mapping, set_cpu};
 use crate::replay::call::Left;
 use crate::replay::compare::{Tokens, outcome, same_field, same_outcome};
 use crate::replay::fatal::{self, Fatal};
@@ -11,8 +7,10 @@ use crate::replay::format::{Scenario, Step, Trace, after, number};
 use crate::replay::layout::{get, put};
 use crate::replay::script::{Lane, Lost, When, lanes, lost, when};
 use crate::replay::standin::StandIn;
-use crate::replay::{Difference, NotCompared, Replayed, observe};
-use crate::user;
+use crate::replay::{Difference, NotCompared, Replayed, descriptors, observe};
+use rknpu_sim::Node;
+use rknpu_sim::config::{Addresses, Config, Domains, Hardware};
+use rknpu_sim::{File, Machine, Mapping, set_cpu};
 use rknpu_sys::uapi::{MemCreate, SubcoreTask, Submit, Task};
 use rustix::fd::{OwnedFd, RawFd};
 use rustix::io::Errno;
@@ -42,6 +40,8 @@ pub(crate) struct View {
 #[derive(Debug, Default)]
 pub(crate) struct World {
     pub(crate) files: HashMap<String, Arc<File>>,
+    /// Those of the card node.
+    cards: Vec<String>,
     pub(crate) tokens: Tokens,
     pub(crate) views: Vec<View>,
     /// Buffers made one after the other until it failed, by file.
@@ -99,7 +99,7 @@ fn with(
     let world = Mutex::new(World { done, ..World::default() });
     let run = Run { machine, scenario, seed, world };
     run.all(lost);
-    let starts: u64 = run.machine.kernel().enter().cores.iter().map(|core| core.starts).sum();
+    let starts: u64 = run.machine.report().cores.iter().map(|core| core.starts).sum();
     let mut world = run.world.into_inner().unwrap_or_else(PoisonError::into_inner);
     world.differences.sort_by_key(|difference| difference.step);
     let unequal: BTreeSet<usize> = world.differences.iter().map(|d| d.step).collect();
@@ -197,7 +197,7 @@ impl Run<'_> {
         let made = std::mem::take(&mut world.made);
         drop(world);
         drop((views, files));
-        user::close(made.into_iter());
+        descriptors::close(made.into_iter());
     }
 
     /// The call in which the process died, after all others.
@@ -230,7 +230,7 @@ impl Run<'_> {
             self.wait(n, when(self.scenario, n));
             self.step(n, &self.scenario.steps[n]);
             self.world().done[n] = true;
-            self.machine.kernel().enter().time.wake(Channel::Step);
+            self.machine.notify();
         }
         if let Some(thread) = &lane.thread {
             self.process_ends(thread);
@@ -261,15 +261,12 @@ impl Run<'_> {
     }
 
     fn wait(&self, n: usize, when: When) {
-        let mut call = self.machine.kernel().enter();
         if when.after_listed {
-            while !self.world().done[..n].iter().all(|done| *done) {
-                call.wait(Channel::Step, None);
-            }
+            self.machine.wait_while(|| !self.world().done[..n].iter().all(|done| *done));
         }
-        let at = when.at_ms.saturating_mul(1_000_000);
-        while call.time.now() < at {
-            call.wait(Channel::Sleep, Some(at));
+        let left = Duration::from_millis(when.at_ms).saturating_sub(self.machine.now());
+        if !left.is_zero() {
+            self.machine.sleep(left);
         }
     }
 
@@ -344,6 +341,9 @@ impl Run<'_> {
         self.outcome(n, step, &Ok(()));
         let mut world = self.world();
         world.files.insert(name.to_owned(), file);
+        if node == Node::Card {
+            world.cards.push(name.to_owned());
+        }
         if step.thread.as_deref() == Some("child") {
             world.child.push(name.to_owned());
         }
@@ -390,6 +390,12 @@ impl Run<'_> {
         let files: Vec<_> = names.iter().filter_map(|name| world.files.remove(name)).collect();
         drop(world);
         drop(files);
+    }
+
+    /// An open file of the card node.
+    pub(crate) fn card(&self) -> Option<Arc<File>> {
+        let world = self.world();
+        world.cards.iter().find_map(|name| world.files.get(name)).cloned()
     }
 
     /// A file of the child process, or any.

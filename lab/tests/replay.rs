@@ -1,6 +1,6 @@
 //! The recordings of the vendor driver, all of them.
 
-use rknpu_sim::replay;
+use lab::replay;
 use std::path::Path;
 
 #[test]
@@ -104,7 +104,7 @@ fn a_fence_of_another_driver_holds_a_job_for_ticks() {
 
 #[test]
 fn folders_without_recordings_are_errors() {
-    let folder = std::env::temp_dir().join(format!("rknpu-sim-replay-{}", std::process::id()));
+    let folder = std::env::temp_dir().join(format!("lab-replay-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     assert!(matches!(replay::folder(&folder), Err(replay::ReplayError::Empty { .. })));
     std::fs::write(folder.join("a.json"), "{}").unwrap();
@@ -184,4 +184,28 @@ fn a_death_without_a_hazard_is_no_success() {
     let unknown = died("vfs_read");
     assert!(unknown.is_equal());
     assert_eq!(unknown.fatal.unwrap().call, None);
+}
+
+#[test]
+fn the_command_prints_json_and_its_exit_code_tells() {
+    let lab = |folder: &Path| {
+        let mut command = assert_cmd::Command::cargo_bin("lab").unwrap();
+        command.arg("replay").arg(folder).arg("--json").assert()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let refused = lab(folder.path()).code(3);
+    assert!(String::from_utf8_lossy(&refused.get_output().stderr).contains("no recording"));
+
+    let out = |address: &str| serde_json::json!({ "handle": 1, "obj_addr": "obj#0", "dma_addr": address });
+    for (address, code) in [("0xfffff000", 0), ("0xffffe000", 1)] {
+        let steps = [open(), create(4096, out(address))];
+        let file = serde_json::json!({ "scenarios":
+            [{ "name": "one", "config": setup(), "steps": steps }] });
+        std::fs::write(folder.path().join("a.json"), file.to_string()).unwrap();
+        let output = lab(folder.path()).code(code).get_output().stdout.clone();
+        let printed: serde_json::Value = serde_json::from_slice(&output).unwrap();
+        let scenario = &printed["scenarios"][0];
+        assert_eq!(scenario["file"], "a.json");
+        assert_eq!((&scenario["steps"], &scenario["unequal"]), (&2.into(), &code.into()));
+    }
 }

@@ -1,10 +1,10 @@
 //! The call in which a recorded process died. It is not recorded itself; the kernel's log names the
 //! function that oopsed, and what the steps made last is what it was about.
 
-use crate::hazard::Hazard;
-use crate::machine::File;
 use crate::replay::layout::put;
 use crate::replay::run::Run;
+use rknpu_sim::File;
+use rknpu_sim::Hazard;
 use rknpu_sys::ioctl;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -20,17 +20,6 @@ const JOB_ENDED: &str = "end of a job";
 const UNTIL_ALL_TIMED_OUT: Duration = Duration::from_secs(120);
 
 /// How a recording ended that the kernel's death ended, and what the model says to the same call.
-///
-/// ```
-/// use rknpu_sim::replay::Fatal;
-///
-/// let fatal = Fatal {
-///     function: "rknpu_gem_sync_ioctl".into(),
-///     call: Some("MEM_SYNC".into()),
-///     hazard: Some("MEM_SYNC of object 0x1000, which has no bytes".into()),
-/// };
-/// assert!(!fatal.is_silent());
-/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fatal {
     /// The kernel function that oopsed.
@@ -43,13 +32,6 @@ pub struct Fatal {
 
 impl Fatal {
     /// Whether the model let a call pass that the kernel died of.
-    ///
-    /// ```
-    /// use rknpu_sim::replay::Fatal;
-    ///
-    /// let unseen = Fatal { function: "memcpy".into(), call: Some("SUBMIT".into()), hazard: None };
-    /// assert!(unseen.is_silent());
-    /// ```
     pub fn is_silent(&self) -> bool {
         self.call.is_some() && self.hazard.is_none()
     }

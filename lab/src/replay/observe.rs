@@ -1,16 +1,13 @@
 //! What the recorder looked at between calls: done and answered by the model, as far as it can be.
 
-use crate::Fault;
-use crate::config::Domains;
-use crate::files::Node;
-use crate::job::CORES;
-use crate::machine::File;
 use crate::replay::compare::{name, outcome};
 use crate::replay::format::{Step, number};
 use crate::replay::layout::{get, put};
 use crate::replay::run::Run;
-use crate::replay::{fatal, seen, vma};
-use crate::user::Place;
+use crate::replay::{descriptors, fatal, seen, vma};
+use rknpu_sim::Fault;
+use rknpu_sim::config::Domains;
+use rknpu_sim::report::DomainUse;
 use rustix::fd::AsRawFd;
 use rustix::io::Errno;
 use serde_json::Value;
@@ -18,6 +15,9 @@ use std::sync::Arc;
 
 /// What a process gets that died in the kernel.
 const SIGKILL: u64 = 9;
+/// The request words of pictures on the card node.
+const CREATE_DUMB: u32 = 0xC020_64B2;
+const MAP_DUMB: u32 = 0xC010_64B3;
 /// Pages of the recorder's udmabuf.
 const UDMABUF: u64 = 3 * 4096;
 
@@ -86,7 +86,7 @@ fn single(run: &Run<'_>, n: usize, step: &Step) {
     } else if is(&["killed_by_signal"]) {
         killed(run, n, value);
     } else if name.starts_with("nice") {
-        let nice = run.machine.kernel().enter().nice;
+        let nice = run.machine.report().nice;
         compare(run, n, "nice", value, i64::from(nice).cast_unsigned());
     } else if is(&["alive"]) {
         compare(run, n, "alive", value, u64::from(alive(run)));
@@ -139,7 +139,7 @@ fn alive(run: &Run<'_>) -> bool {
 /// FD_CLOEXEC of the last fence's descriptor; -1 where there is none.
 fn cloexec(run: &Run<'_>, n: usize) -> i64 {
     let fd = last_fence(run, n).and_then(|fence| i32::try_from(fence).ok());
-    fd.and_then(|fd| run.machine.closes_on_exec(fd)).map_or(-1, i64::from)
+    fd.and_then(descriptors::closes_on_exec).map_or(-1, i64::from)
 }
 
 /// Whether the last two dma-bufs that the steps speak of are one: what was imported, and its export.
@@ -153,7 +153,7 @@ fn same_dma_buf(run: &Run<'_>, n: usize) -> bool {
     });
     let fd = |token: Option<u64>| i32::try_from(token?).ok();
     match (fd(imported), fd(exported)) {
-        (Some(one), Some(other)) => run.machine.same_dma_buf(one, other),
+        (Some(one), Some(other)) => descriptors::same_file(one, other),
         _ => false,
     }
 }
@@ -161,10 +161,10 @@ fn same_dma_buf(run: &Run<'_>, n: usize) -> bool {
 /// MEM_CREATE with an argument that is nowhere, or cannot be written: the latter leaves a handle
 /// behind.
 fn bad_argument(run: &Run<'_>, n: usize, step: &Step) {
-    let place = match step.step.as_str() {
-        name if name.contains("null") => Place::Null,
-        name if name.contains("efault") => Place::Kernel,
-        name if name.contains("readonly") => Place::ReadOnly,
+    let name = step.step.as_str();
+    let fault = match name {
+        _ if name.contains("null") || name.contains("efault") => Fault::CopyIn,
+        _ if name.contains("readonly") => Fault::CopyOut,
         _ => return run.not_compared(n, "an errno of a call that the model does not know"),
     };
     let file = run.world().files.values().next().cloned();
@@ -172,7 +172,8 @@ fn bad_argument(run: &Run<'_>, n: usize, step: &Step) {
     let mut bytes = [0; 48];
     put(&mut bytes, 4, 4, 0x3);
     put(&mut bytes, 8, 8, 4096);
-    let result = file.call_at(place, rknpu_sys::ioctl::MEM_CREATE, &mut bytes);
+    run.machine.inject(fault);
+    let result = file.call_bytes(rknpu_sys::ioctl::MEM_CREATE, &mut bytes);
     compare_text(run, n, &step.value, "errno", &outcome(&result));
 }
 
@@ -185,9 +186,9 @@ fn dumb(run: &Run<'_>, n: usize, value: &Value) {
     for (at, value) in [(0, size / pitch), (4, pitch / 4), (8, 32)] {
         put(&mut bytes, at, 4, value);
     }
-    let card = run.world().files.values().find(|file| node(file) == Some(Node::Card)).cloned();
+    let card = run.card();
     let Some(card) = card else { return };
-    if card.call_bytes(crate::calls::CREATE_DUMB, &mut bytes).is_err() {
+    if card.call_bytes(CREATE_DUMB, &mut bytes).is_err() {
         run.differ(n, "errno", &Value::from("0"), "refused");
     }
     for (field, at, len) in [("handle", 16, 4), ("pitch", 20, 4), ("size", 24, 8)] {
@@ -198,17 +199,13 @@ fn dumb(run: &Run<'_>, n: usize, value: &Value) {
 
 /// MAP_DUMB of the last such picture.
 fn map_dumb(run: &Run<'_>, n: usize, value: &Value) {
-    let card = run.world().files.values().find(|file| node(file) == Some(Node::Card)).cloned();
+    let card = run.card();
     let Some(card) = card else { return run.not_compared(n, "no card is open") };
     let mut bytes = [0; 16];
     put(&mut bytes, 0, 4, run.world().dumb);
-    let result = card.call_bytes(crate::calls::MAP_DUMB, &mut bytes);
+    let result = card.call_bytes(MAP_DUMB, &mut bytes);
     compare_text(run, n, value, "errno", &outcome(&result));
     compare_in(run, n, value, "offset", get(&bytes, 8, 8));
-}
-
-fn node(file: &Arc<File>) -> Option<Node> {
-    file.enter().files.get(file.id()).map(|open| open.node)
 }
 
 /// A buffer of another driver.
@@ -310,7 +307,7 @@ fn knob(run: &Run<'_>, n: usize, path: &str, value: &Value) {
 
 /// Whether two texts of `load` differ only in the shares of cores that have worked.
 fn same_load(run: &Run<'_>, recorded: &str, simulated: &str) -> bool {
-    let worked = run.machine.kernel().enter().cores.each_ref().map(|core| core.starts > 0);
+    let worked = run.machine.report().cores.map(|core| core.starts > 0);
     let share = |piece: &str| {
         let core = worked.iter().enumerate().filter(|(_, worked)| **worked);
         let mut names = core.map(|(core, _)| format!("Core{core}:"));
@@ -328,35 +325,34 @@ fn same_load(run: &Run<'_>, recorded: &str, simulated: &str) -> bool {
 /// The driver's internals against the recorded ones.
 pub(crate) fn internals(run: &Run<'_>, step: &Step) -> impl Iterator<Item = String> + use<> {
     let mut found = Vec::new();
-    let call = run.machine.kernel().enter();
+    let report = run.machine.report();
     let mut check = |name: &str, recorded: Option<&Value>, simulated: i64| {
         if let Some(recorded) = recorded.and_then(Value::as_i64).filter(|r| *r != simulated) {
             found.push(format!("{name} was {recorded}, is {simulated}"));
         }
     };
-    check("refcount", step.value.get("refcount"), call.domains.count);
-    check("cur_domain", step.value.get("cur_domain"), call.domains.current.into());
+    check("refcount", step.value.get("refcount"), report.domain_count);
+    check("cur_domain", step.value.get("cur_domain"), report.current_domain.into());
     let config = run.machine.config();
     if config.iommu {
-        let made = i64::try_from(call.domains.made().count()).unwrap_or(0);
+        let made = i64::try_from(report.domains.len()).unwrap_or(0);
         // Without domains in the build nobody counts the one that there is.
         let counted = if config.domains == Domains::Stub { 0 } else { made };
         check("domain_num", step.value.get("domain_num"), counted);
-        for (id, domain) in call.domains.made() {
-            let pages = i64::try_from(domain.map.bytes() / 4096).unwrap_or(0);
+        for DomainUse { domain: id, mapped, .. } in &report.domains {
+            let pages = i64::try_from(mapped / 4096).unwrap_or(0);
             let recorded = step.value.get("mapped_pages").and_then(|map| map.get(id.to_string()));
             check(&format!("pages of {id}"), recorded, pages);
         }
     }
-    for n in 0..CORES {
+    for (n, core) in report.cores.iter().enumerate() {
         let Some(recorded) = step.value.get("cores").and_then(|cores| cores.get(n)) else {
             continue;
         };
-        let core = &call.cores[n];
         let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         for (name, simulated) in [
-            ("job", i64::from(core.slot.is_some())),
-            ("queue_empty", i64::from(core.queue.is_empty())),
+            ("job", i64::from(core.busy)),
+            ("queue_empty", i64::from(core.queued == 0)),
             ("task_num", core.tasks),
             ("starts", number(core.starts)),
             ("irqs", number(core.interrupts)),

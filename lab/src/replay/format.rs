@@ -4,21 +4,6 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 /// One file of recordings.
-///
-/// ```
-/// use rknpu_sim::replay::Trace;
-///
-/// let trace: Trace = serde_json::from_str(
-///     r#"{ "group": "actions", "scenarios": [{ "name": "version", "steps": [
-///         { "op": "open", "step": "open", "in": { "fd": "A", "path": "/dev/dri/renderD128" },
-///           "expect": { "errno": "0" } },
-///         { "op": "ACTION", "step": "ask", "fd": "A", "req": "0xc0086440",
-///           "in": { "flags": 1, "value": 0 },
-///           "expect": { "errno": "0", "out_changed": { "value": 908 } } }] }] }"#,
-/// )?;
-/// assert_eq!((trace.group.as_str(), trace.scenarios.len()), ("actions", 1));
-/// # Ok::<(), serde_json::Error>(())
-/// ```
 #[derive(Clone, Debug, Deserialize)]
 pub struct Trace {
     /// Kernel options in words; `CONFIG_HZ=` is looked for.
@@ -32,22 +17,6 @@ pub struct Trace {
 }
 
 /// A sequence of steps on a fresh machine.
-///
-/// ```
-/// # use rknpu_sim::replay::Trace;
-/// # let trace: Trace = serde_json::from_str(
-/// #     r#"{ "group": "actions", "scenarios": [{ "name": "version", "steps": [
-/// #         { "op": "open", "step": "open", "in": { "fd": "A", "path": "/dev/dri/renderD128" },
-/// #           "expect": { "errno": "0" } },
-/// #         { "op": "ACTION", "step": "ask", "fd": "A", "req": "0xc0086440",
-/// #           "in": { "flags": 1, "value": 0 },
-/// #           "expect": { "errno": "0", "out_changed": { "value": 908 } } }] }] }"#,
-/// # )?;
-/// let scenario = &trace.scenarios[0];
-/// assert_eq!(scenario.name, "version");
-/// assert!(scenario.completed && scenario.racy.is_none());
-/// # Ok::<(), serde_json::Error>(())
-/// ```
 #[derive(Clone, Debug, Deserialize)]
 pub struct Scenario {
     /// Name.
@@ -76,14 +45,6 @@ fn yes() -> bool {
 }
 
 /// The machine of a scenario.
-///
-/// ```
-/// use rknpu_sim::replay::Setup;
-///
-/// let setup: Setup = serde_json::from_str(r#"{ "iommu": true, "domains": "stub" }"#)?;
-/// assert_eq!(setup.domains, "stub");
-/// # Ok::<(), serde_json::Error>(())
-/// ```
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Setup {
     /// Whether there is an IOMMU.
@@ -104,22 +65,6 @@ pub struct Setup {
 }
 
 /// One step.
-///
-/// ```
-/// # use rknpu_sim::replay::Trace;
-/// # let trace: Trace = serde_json::from_str(
-/// #     r#"{ "group": "actions", "scenarios": [{ "name": "version", "steps": [
-/// #         { "op": "open", "step": "open", "in": { "fd": "A", "path": "/dev/dri/renderD128" },
-/// #           "expect": { "errno": "0" } },
-/// #         { "op": "ACTION", "step": "ask", "fd": "A", "req": "0xc0086440",
-/// #           "in": { "flags": 1, "value": 0 },
-/// #           "expect": { "errno": "0", "out_changed": { "value": 908 } } }] }] }"#,
-/// # )?;
-/// let step = &trace.scenarios[0].steps[1];
-/// assert_eq!(step.op, "ACTION");
-/// assert_eq!(step.expect["errno"], "0");
-/// # Ok::<(), serde_json::Error>(())
-/// ```
 #[derive(Clone, Debug, Deserialize)]
 pub struct Step {
     /// What is done.

@@ -1,0 +1,3 @@
+//! The project's own experiments. Nothing that a user needs is here.
+
+pub mod replay;
