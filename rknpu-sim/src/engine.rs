@@ -233,8 +233,7 @@ pub trait Bus: Sync {
 
 /// Plays the NPU: executes the job of one core.
 ///
-/// [The module](self) shows one; this crate brings [`Npu`](crate::npu::Npu), which computes, and
-/// [`StandIn`](crate::replay::StandIn), which does as a program's address says.
+/// [The module](self) shows one; this crate brings [`Npu`](crate::npu::Npu), which computes.
 pub trait Engine: Send + Sync + fmt::Debug {
     /// Runs to the end, or says that it would never end. Called outside all locks of the driver
     /// model, from one thread per core at a time.
