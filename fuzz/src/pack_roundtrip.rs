@@ -1,7 +1,7 @@
 //! Packs written, interrupted, read and upgraded.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
-use ork_weights::pack::{Access, Pack, PackWriter, WriterOptions, diff, upgrade, verify};
+use ork_weights::pack::{Pack, PackWriter, WriterOptions, upgrade, verify};
 
 use crate::spec::{Spec, folder};
 
@@ -13,7 +13,7 @@ pub fn pack_roundtrip(data: &[u8]) {
     let folder = folder().expect("a temporary folder");
     let path = folder.path().join("whole");
     spec.write(&path).expect("the pack is sound");
-    let pack = Pack::open_with(&path, Access::Pread).expect("what was written opens");
+    let pack = Pack::open(&path).expect("what was written opens");
     assert_eq!(pack.version(), spec.options.version);
     assert_eq!(pack.identity(), spec.identity.as_ref());
     assert_eq!(pack.recipe(), Some(spec.options.recipe));
@@ -47,7 +47,12 @@ pub fn pack_roundtrip(data: &[u8]) {
     let options = WriterOptions { version, ..WriterOptions::default() };
     upgrade(&pack, &other, options, |_| {}).expect("another version");
     let other = Pack::open(&other).expect("it opens");
-    assert!(diff(&pack, &other, |_| {}).expect("both load").is_empty());
+    assert_eq!(pack.entries().len(), other.entries().len());
+    for (one, two) in pack.entries().iter().zip(other.entries()) {
+        assert_eq!((&one.name, one.k, one.n, one.dtype), (&two.name, two.k, two.n, two.dtype));
+        assert!(pack.codes(one).expect("codes") == other.codes(two).expect("codes"));
+        assert!(pack.scales(one).expect("scales") == other.scales(two).expect("scales"));
+    }
 }
 
 fn read(u: &mut Unstructured<'_>) -> Result<(Spec, usize, u32)> {

@@ -33,7 +33,6 @@ impl<'a> Arbitrary<'a> for Spec {
     fn arbitrary(u: &mut Unstructured<'a>) -> Result<Spec> {
         let options = WriterOptions {
             version: *u.choose(&[2, 5, 7])?,
-            stamped: u.arbitrary()?,
             recipe: u.arbitrary()?,
             ..WriterOptions::default()
         };
@@ -79,7 +78,9 @@ impl Spec {
         for w in self.weights.iter().take(count) {
             if !writer.contains(&w.name) {
                 let header = WeightHeader { name: &w.name, k: w.k, n: w.n, dtype: w.dtype };
-                writer.add_measured(header, &w.blob, &w.scales, w.error)?;
+                let mut weight = writer.begin(header)?;
+                weight.write_at(0, &w.blob)?;
+                weight.finish(&w.scales, w.error)?;
             }
         }
         Ok(())

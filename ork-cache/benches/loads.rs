@@ -12,7 +12,7 @@ use ork_cache::npu::{self, Opened, Setup, Store};
 use ork_cache::prefetch::Prefetcher;
 use ork_weights::convert::{Options, TierChoice, convert};
 use ork_weights::model::{Model, OpenOptions};
-use ork_weights::pack::{Access, Dtype, Pack, PackWriter, WriterOptions};
+use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
 use ork_weights::quantise::Tier;
 use rknpu::{Device, Matmul, Precision};
 
@@ -69,33 +69,22 @@ fn median(mut times: Vec<Duration>) -> f64 {
     times[times.len() / 2].as_secs_f64()
 }
 
-/// Every weight into one buffer, warm, each way in turn.
+/// Every weight into one buffer, warm.
 fn reads(path: &Path, rounds: usize) -> Result<()> {
-    let open = |access| Pack::open_with(path, access);
-    let stores = [open(Access::Pread)?, open(Access::Map)?].map(Store::from_pack);
-    let most = stores[0].items().iter().map(|i| i.bytes()).max().unwrap_or(0);
+    let store = Store::from_pack(Pack::open(path)?);
+    let most = store.items().iter().map(|i| i.bytes()).max().unwrap_or(0);
     let mut slot = vec![0; most as usize];
-    let mut times = [Vec::new(), Vec::new()];
+    let mut times = Vec::new();
     for _ in 0..=rounds {
-        for (store, times) in stores.iter().zip(&mut times) {
-            let start = Instant::now();
-            for (item, i) in store.items().iter().enumerate() {
-                store.load(item, 0, &i.layout, &mut slot)?;
-            }
-            times.push(start.elapsed());
+        let start = Instant::now();
+        for (item, i) in store.items().iter().enumerate() {
+            store.load(item, 0, &i.layout, &mut slot)?;
         }
+        times.push(start.elapsed());
     }
-    // The first round warms the page cache and maps the pages.
-    let first = times[1][0].as_secs_f64();
-    let [read, map] = times.map(|times| median(times[1..].to_vec()));
-    let speed = |seconds: f64| stores[0].bytes() as f64 / seconds / 1e9;
-    println!(
-        "loads into a slot, warm: pread {:.2} GB/s, mapping {:.2} GB/s ({:.2} GB/s the first time); pread / mapping = {:.2}",
-        speed(read),
-        speed(map),
-        speed(first),
-        map / read
-    );
+    // The first round warms the page cache.
+    let speed = store.bytes() as f64 / median(times.split_off(1)) / 1e9;
+    println!("loads into a slot, warm: {speed:.2} GB/s");
     Ok(())
 }
 
@@ -134,7 +123,7 @@ impl Run {
 /// Passes through half of the bytes against passes over resident weights, in turn.
 fn streamed(path: &Path, rows: u32, rounds: usize) -> Result<()> {
     let device = Device::simulated(Default::default())?;
-    let store = Arc::new(Store::from_pack(Pack::open_with(path, Access::Pread)?));
+    let store = Arc::new(Store::from_pack(Pack::open(path)?));
     let scratch = npu::scratch_bytes(std::slice::from_ref(&store), rows);
     let widest = |size: fn(&rknpu::Layout) -> u32| {
         store.items().iter().map(|i| size(&i.layout)).max().unwrap_or(0) as usize * rows as usize

@@ -12,7 +12,7 @@
 //!
 //! use ork_cache::npu::{self, Setup, Store};
 //! use ork_cache::prefetch::Prefetcher;
-//! use ork_weights::pack::{Access, Dtype, Pack, PackWriter, WriterOptions};
+//! use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
 //! use rknpu::{Device, Matmul, Precision};
 //!
 //! # let folder = tempfile::tempdir()?;
@@ -24,7 +24,7 @@
 //! # }
 //! # writer.finish()?;
 //! // 256 KiB of weights, and half as much device memory for them, slots and scratch.
-//! let store = Arc::new(Store::from_pack(Pack::open_with(&path, Access::Pread)?));
+//! let store = Arc::new(Store::from_pack(Pack::open(&path)?));
 //! let device = Device::simulated(Default::default())?; // on a board: Device::open()?
 //! let setup = Setup { rows: 4, ..Setup::new(128 << 10) };
 //! let opened = npu::open(&device, &[store], &setup)?;

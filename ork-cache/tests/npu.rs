@@ -12,7 +12,7 @@ use ork_cache::prefetch::Prefetcher;
 use ork_cache::{Cache, DomainId, Error, WeightId};
 use ork_weights::convert::{Options, TierChoice, convert};
 use ork_weights::model::{Model, OpenOptions, synth};
-use ork_weights::pack::{Access, Dtype, Pack, PackWriter, WriterOptions};
+use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
 use ork_weights::quantise::Tier;
 use rknpu::{Cores, Device, Matmul, MatmulLimits, Precision};
 
@@ -42,7 +42,7 @@ impl Bench {
     }
 
     fn pack(&self) -> Pack<ork_weights::pack::PackFile> {
-        Pack::open_with(self.pack_path(), Access::Pread).unwrap()
+        Pack::open(self.pack_path()).unwrap()
     }
 
     /// A digest of the results of `passes` passes over `parts`: each a weight of the cache, its
@@ -422,7 +422,7 @@ fn a_finished_pack_serves_and_columns_are_cut_out_of_compact_forms() {
     let tiers = TierChoice::fixed(Tier::O4n1);
     let options = Options { tiers, ..Options::default() };
     convert(&open(&bench.model()), &path, &options, |_| ()).unwrap();
-    let store = Store::from_pack(Pack::open_with(&path, Access::Pread).unwrap());
+    let store = Store::from_pack(Pack::open(&path).unwrap());
     let whole = store.items()[0].layout;
     let part = rknpu::Layout::new(whole.k(), 64, whole.precision()).unwrap();
     let mut all = vec![0; whole.bytes() as usize];
@@ -464,7 +464,7 @@ fn weights_that_come_in_columns_make_the_same_pack() {
         synth::Shape { embedding: 2304, feed_forward: 8704, layers: 1, ..synth::Shape::tiny() };
     shape.write(std::fs::File::create(&path).unwrap()).unwrap();
     let identity = open(&path).identity(false).unwrap();
-    let options = WriterOptions { stamped: true, ..WriterOptions::default() };
+    let options = WriterOptions::default();
     let at = |name: &str| bench.folder.path().join(name);
     let building = |name: &str| {
         let writer = PackWriter::create(at(name), &identity, options.clone()).unwrap();

@@ -36,8 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ..Options::default()
     };
     let open = |read| Model::open(&path, &OpenOptions { read, ..OpenOptions::default() });
-    let (buffered, mapped, direct) =
-        (open(Read::Buffered)?, open(Read::Mapped)?, open(Read::Direct)?);
+    let (buffered, direct) = (open(Read::Buffered)?, open(Read::Direct)?);
     let report = convert(&buffered, &target, &options, |_| {})?;
     let bytes = report.source_bytes() + report.bytes;
     let run = |model: &Model| {
@@ -57,7 +56,6 @@ fn main() -> Result<(), Box<dyn Error>> {
             assert!(copied.success());
         },
     );
-    bench.compare("convert/read against mapped", 0.9, bytes, || run(&buffered), || run(&mapped));
     bench.compare("convert/read against direct", 1.0, bytes, || run(&buffered), || run(&direct));
 
     let pack = Pack::open(&target)?;

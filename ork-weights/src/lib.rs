@@ -45,11 +45,10 @@
 //!
 //! # Safety
 //!
-//! Nothing public is unsafe. What files say is checked before it is believed, in code that forbids
-//! `unsafe`: no input makes a reader panic. One promise is asked of the user, and only where files are
-//! mapped: that nobody shortens them meanwhile ([`Mapping`]). Models are read by position unless
-//! [`model::Read::Mapped`] asks for a mapping; packs are mapped unless [`pack::Access::Pread`] is asked
-//! for, since nobody shortens those that this library writes.
+//! What files say is checked before it is believed, in code that forbids `unsafe`: no input makes a
+//! reader panic. Models and packs are read by position, so that a file which is cut or written
+//! meanwhile is an error. The one unsafe function is [`Mapping::open`], for those who read the tiles
+//! of a pack in place and know that nobody writes it.
 //!
 //! The crate has no features. Every byte of a pack is described in [`_orkpack`].
 

@@ -1,22 +1,28 @@
 //! A file mapped read-only.
+#![allow(unsafe_code, reason = "what a mapping asks of its file nobody but the caller can know")]
 
-use std::fs::File;
 use std::io;
-use std::ops::Range;
 use std::path::Path;
 
-/// A whole file, mapped read-only and private to this process's view.
+/// A whole file, mapped read-only: a [`Source`](crate::pack::Source) of a pack that is read in place.
 ///
-/// Others must not shorten or rewrite the file while it is mapped: reading past a new end kills
-/// the process (SIGBUS), and changed bytes are seen. Programs that replace model files do so by
-/// rename, which leaves a mapping on the old file; all writers of this crate do.
+/// Packs are read by position unless one is given this; it is for those who read tiles where the page
+/// cache holds them, on files that are theirs alone.
 ///
 /// ```
-/// let file = tempfile::NamedTempFile::new()?;
-/// std::fs::write(file.path(), b"weights")?;
-/// let mapping = ork_weights::Mapping::open(file.path())?;
-/// assert_eq!(mapping.as_ref(), b"weights");
-/// # Ok::<(), std::io::Error>(())
+/// use ork_weights::{Mapping, pack::Pack};
+///
+/// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("small.orkpack");
+/// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+/// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
+/// # writer.finish()?;
+/// // SAFETY: nobody else knows of this file.
+/// let pack = Pack::parse(unsafe { Mapping::open(&path)? })?;
+/// let blob = pack.entries()[0].blob_range();
+/// assert_eq!(pack.source().as_ref()[blob.start as usize..blob.end as usize], [1; 4096]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct Mapping {
@@ -28,94 +34,28 @@ impl Mapping {
     ///
     /// ```
     /// let folder = tempfile::tempdir()?;
-    /// assert!(ork_weights::Mapping::open(folder.path()).is_err()); // a folder
-    /// assert!(ork_weights::Mapping::open(folder.path().join("none")).is_err());
+    /// // SAFETY: nothing is mapped.
+    /// unsafe {
+    ///     assert!(ork_weights::Mapping::open(folder.path()).is_err()); // a folder
+    ///     assert!(ork_weights::Mapping::open(folder.path().join("none")).is_err());
+    /// }
     /// # Ok::<(), std::io::Error>(())
     /// ```
     ///
     /// # Errors
-    /// Those of opening and mapping it; a folder is refused.
-    pub fn open(path: impl AsRef<Path>) -> io::Result<Mapping> {
-        Mapping::of(&crate::open_regular(path.as_ref())?)
-    }
-
-    /// Maps an open file.
+    /// Those of opening and mapping it; whatever is no regular file is refused.
     ///
-    /// ```
-    /// use ork_weights::Mapping;
-    ///
-    /// let file = tempfile::NamedTempFile::new()?;
-    /// std::fs::write(file.path(), b"weights")?;
-    /// let mapping = Mapping::of(&std::fs::File::open(file.path())?)?; // outlives the descriptor
-    /// assert_eq!(mapping.as_ref(), b"weights");
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Those of mapping; [`io::ErrorKind::InvalidInput`] when it is no regular file.
-    pub fn of(file: &File) -> io::Result<Mapping> {
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-        }
-        // SAFETY: the mapping is read-only and only ever read as bytes, any value of which is
-        // valid. That no one truncates or rewrites the file meanwhile is asked of the user above;
-        // this crate replaces files by rename only.
-        let map = unsafe { memmap2::Mmap::map(file)? };
+    /// # Safety
+    /// As long as the mapping lives, nobody may write to the file or shorten it, in this process or in
+    /// another: the bytes behind `&[u8]` would change, or reading them would kill the process (SIGBUS).
+    /// Replacing the file by a rename is no such change, and all that
+    /// [`PackWriter`](crate::pack::PackWriter) does to a pack that stands.
+    pub unsafe fn open(path: impl AsRef<Path>) -> io::Result<Mapping> {
+        let (file, _) = crate::file::open(path.as_ref())?;
+        // SAFETY: the caller promises that nobody changes the file under the mapping, which is all
+        // that this asks; the mapping is private and read-only, and a regular file was looked for.
+        let map = unsafe { memmap2::Mmap::map(&file)? };
         Ok(Mapping { map })
-    }
-
-    /// Tells the kernel that `range` is about to be read, front to back. A hint: failure changes
-    /// nothing but speed and is not reported.
-    ///
-    /// ```
-    /// use ork_weights::Mapping;
-    ///
-    /// let file = tempfile::NamedTempFile::new()?;
-    /// std::fs::write(file.path(), vec![7; 1 << 20])?;
-    /// let mapping = Mapping::open(file.path())?;
-    /// mapping.will_read(0..1 << 20); // the disk is at work while something else is computed
-    /// assert_eq!(mapping.as_ref()[1 << 19], 7);
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
-    pub fn will_read(&self, range: Range<usize>) {
-        let Range { start, end } = range;
-        if start < end && end <= self.map.len() {
-            let _ = self.map.advise_range(memmap2::Advice::WillNeed, start, end - start);
-        }
-    }
-
-    /// Drops the pages that lie wholly inside `range` from this process; a later read brings them
-    /// back from the file. Ranges outside the file are ignored.
-    ///
-    /// ```
-    /// use ork_weights::Mapping;
-    ///
-    /// let file = tempfile::NamedTempFile::new()?;
-    /// std::fs::write(file.path(), vec![7; 1 << 20])?;
-    /// let mapping = Mapping::open(file.path())?;
-    /// mapping.evict(0..1 << 20)?;
-    /// assert_eq!(mapping.as_ref()[0], 7); // read again from the file
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// That of madvise.
-    pub fn evict(&self, range: Range<usize>) -> io::Result<()> {
-        let page = rustix::param::page_size();
-        let Some(start) = range.start.checked_next_multiple_of(page) else { return Ok(()) };
-        // The last page of the file may go although the file ends inside it.
-        let end = match range.end >= self.map.len() {
-            true => self.map.len(),
-            false => range.end / page * page,
-        };
-        if start >= end {
-            return Ok(());
-        }
-        // SAFETY: the range lies in the mapping, which is of a file and never written, so dropped
-        // pages read back as the same bytes.
-        unsafe {
-            self.map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start)
-        }
     }
 }
 
@@ -130,25 +70,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn evicted_pages_read_back() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let bytes: Vec<u8> = (0..100_000u32).map(|i| (i * 7) as u8).collect();
-        std::fs::write(file.path(), &bytes).unwrap();
-        let mapping = Mapping::open(file.path()).unwrap();
-        assert_eq!(mapping.as_ref(), bytes);
-        for range in [0..100_000, 1..99_999, 5..6, 99_999..100_000, 0..0, 90_000..usize::MAX] {
-            mapping.will_read(range.clone());
-            mapping.evict(range).unwrap();
+    fn files_are_mapped_and_nothing_else_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        // SAFETY: the folder is this test's alone.
+        let open = |path: &Path| unsafe { Mapping::open(path) };
+        for bytes in [Vec::new(), vec![7; 100_000]] {
+            std::fs::write(&path, &bytes).unwrap();
+            let mapping = open(&path).unwrap();
+            assert_eq!(mapping.as_ref(), bytes);
+            // Another file under the same name leaves the mapping as it is.
+            std::fs::write(folder.path().join("new"), b"other").unwrap();
+            std::fs::rename(folder.path().join("new"), &path).unwrap();
             assert_eq!(mapping.as_ref(), bytes);
         }
-    }
-
-    #[test]
-    fn empty_files_and_folders() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        assert!(Mapping::open(file.path()).unwrap().as_ref().is_empty());
-        Mapping::open(file.path()).unwrap().evict(0..1).unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        assert!(Mapping::open(folder.path()).is_err());
+        for other in [folder.path(), Path::new("/dev/zero")] {
+            assert_eq!(open(other).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        }
     }
 }

@@ -110,7 +110,7 @@ mod tests {
             Tier::RotatedInt8 { group: Some(32) },
             Tier::Int4AsInt8 { group: None },
         ] {
-            let recipe = Recipe { stochastic: Some(7), ..Recipe::new(tier) };
+            let recipe = Recipe::new(tier);
             let quantised = |channels: &Range<u32>| {
                 let count = channels.end - channels.start;
                 let raw = &raw[row * channels.start as usize..row * channels.end as usize];

@@ -168,9 +168,9 @@ pub(crate) trait Store {
 }
 
 /// Plain stores: what is written stays in the caches as far as it fits.
-pub(crate) struct ThroughCaches;
+pub(crate) struct Cached;
 
-impl Store for ThroughCaches {
+impl Store for Cached {
     #[inline(always)]
     fn store<const N: usize>(&self, from: &[u8; N], to: &mut [u8; N]) {
         *to = *from;
@@ -183,17 +183,17 @@ impl Store for ThroughCaches {
 ///
 /// Such stores are not ordered with others. The value stands for the promise that they are by the
 /// time it is dropped, so that whoever is told afterwards that the bytes are there sees them.
-pub(crate) struct PastCaches(());
+pub(crate) struct NonTemporal(());
 
-impl PastCaches {
+impl NonTemporal {
     /// Begins; drop it before anyone else may look at what was written.
     #[inline(always)]
-    pub(crate) fn new() -> PastCaches {
-        PastCaches(())
+    pub(crate) fn new() -> NonTemporal {
+        NonTemporal(())
     }
 }
 
-impl Store for PastCaches {
+impl Store for NonTemporal {
     #[inline(always)]
     fn store<const N: usize>(&self, from: &[u8; N], to: &mut [u8; N]) {
         #[cfg(target_arch = "x86_64")]
@@ -215,7 +215,7 @@ impl Store for PastCaches {
     }
 }
 
-impl Drop for PastCaches {
+impl Drop for NonTemporal {
     #[inline]
     fn drop(&mut self) {
         #[cfg(target_arch = "x86_64")]
@@ -249,7 +249,7 @@ mod tests {
         let from: [u8; N] = std::array::from_fn(|i| (i * 7 + 1) as u8);
         for start in 0..=LINE {
             let mut to = vec![0xee; 3 * LINE + N];
-            PastCaches::new().store(&from, to[start..].first_chunk_mut().unwrap());
+            NonTemporal::new().store(&from, to[start..].first_chunk_mut().unwrap());
             assert_eq!(to[start..][..N], from);
             assert!(to[..start].iter().chain(&to[start + N..]).all(|&byte| byte == 0xee));
         }
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn stores_past_the_caches_are_stores() {
+    fn non_temporal_stores_are_stores() {
         stores::<0>();
         stores::<8>();
         stores::<16>();

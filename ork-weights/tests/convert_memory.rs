@@ -15,7 +15,7 @@ fn anonymous() -> u64 {
 }
 
 #[test]
-fn a_conversion_takes_64_mib_beside_the_mapped_model() {
+fn a_conversion_takes_64_mib_beside_the_model() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
     // Matrices of 46 million values, a head of 134 million.
@@ -28,7 +28,7 @@ fn a_conversion_takes_64_mib_beside_the_mapped_model() {
     };
     shape.write(std::fs::File::create(&path).unwrap()).unwrap();
     let mut packs = Vec::new();
-    for read in [Read::Buffered, Read::Mapped, Read::Direct] {
+    for read in [Read::Buffered, Read::Direct] {
         let model = Model::open(&path, &OpenOptions { read, tied_head: true }).unwrap();
         let target = folder.path().join(format!("{read:?}.orkpack"));
         let options = Options { evict_source: true, ..Options::default() };

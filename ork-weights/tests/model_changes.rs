@@ -8,7 +8,7 @@ use ork_weights::quantise::Tier;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-const WAYS: [Read; 3] = [Read::Buffered, Read::Mapped, Read::Direct];
+const WAYS: [Read; 2] = [Read::Buffered, Read::Direct];
 
 /// A model and its pack in a folder of their own, with the bytes of both.
 struct Case {

@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::path::Path;
 
-use ork_weights::pack::{Access, Codebook, Dtype, Pack, PackError, PackWriter, o4n1_header};
+use ork_weights::Mapping;
+use ork_weights::pack::{Codebook, Dtype, Pack, PackError, PackWriter, o4n1_header};
 
 fn noise(bytes: usize, mut state: u64) -> Vec<u8> {
     let mut next = || {
@@ -36,17 +37,19 @@ fn all_threads_load_what_one_loads() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("m.orkpack");
     write(&path);
-    for access in [Access::Map, Access::Pread] {
-        let pack = Pack::open_with(&path, access).unwrap();
-        for threads in [1, 3] {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            for entry in pack.entries() {
-                let bytes = entry.layout().bytes() as usize;
-                let (mut one, mut all) = (vec![0x11; bytes], vec![0x22; bytes]);
-                pack.load_into(entry, &mut one).unwrap();
-                pool.install(|| pack.load_into_parallel(entry, &mut all)).unwrap();
-                assert!(one == all, "{} {access:?}, {threads} threads", entry.name);
-            }
+    let read = Pack::open(&path).unwrap();
+    // SAFETY: the folder is this test's alone.
+    let mapped = Pack::parse(unsafe { Mapping::open(&path).unwrap() }).unwrap();
+    for threads in [1, 3] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        for entry in read.entries() {
+            let bytes = entry.layout().bytes() as usize;
+            let mut loaded = [0x11, 0x22, 0x33].map(|fill| vec![fill; bytes]);
+            let [one, all, in_place] = &mut loaded;
+            read.load_into(entry, one).unwrap();
+            pool.install(|| read.load_into_parallel(entry, all)).unwrap();
+            pool.install(|| mapped.load_into_parallel(entry, in_place)).unwrap();
+            assert!(one == all && one == in_place, "{}, {threads} threads", entry.name);
         }
     }
 }
@@ -56,7 +59,7 @@ fn all_threads_report_what_one_reports() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("m.orkpack");
     write(&path);
-    let pack = Pack::open_with(&path, Access::Pread).unwrap();
+    let pack = Pack::open(&path).unwrap();
     let entry = pack.get("plain").unwrap();
     let bytes = entry.layout().bytes() as usize;
     for wrong in [bytes - 1, bytes + 1, 0] {

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{RawEntry, RawPack};
-use ork_weights::pack::{Access, Pack, PackError};
+use ork_weights::pack::{Pack, PackError};
 
 #[global_allocator]
 static COUNTING: ratio::Counting = ratio::Counting;
@@ -92,6 +92,6 @@ fn memory_is_bounded_by_the_size_of_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("many.orkpack");
     std::fs::write(&path, &bad).unwrap();
-    let (opened, peak) = ratio::peak_bytes(|| Pack::open_with(&path, Access::Pread).is_ok());
+    let (opened, peak) = ratio::peak_bytes(|| Pack::open(&path).is_ok());
     assert!(!opened && peak <= (PER_BYTE + 1) * bad.len() as u64 + FIXED, "{peak} bytes");
 }

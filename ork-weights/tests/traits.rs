@@ -4,7 +4,7 @@ use ork_weights::convert::{ConvertError, Imatrix, RuleError, TierChoice};
 use ork_weights::dequant::DequantError;
 use ork_weights::model::gguf::{Gguf, GgufError};
 use ork_weights::model::{Model, ModelError, ParseReadError, Weight};
-use ork_weights::pack::{Entry, Mapping, Pack, PackError, PackFile, PackWriter, Pread};
+use ork_weights::pack::{Entry, Pack, PackError, PackFile, PackWriter};
 use ork_weights::quantise::{ParseTierError, QuantiseError, Recipe, Rows, Tier};
 use ork_weights::tile::TileError;
 use static_assertions::{assert_impl_all, assert_not_impl_any};
@@ -12,9 +12,7 @@ use std::error::Error;
 
 // Read by many threads at once.
 assert_impl_all!(Model: Send, Sync);
-assert_impl_all!(Pack<Mapping>: Send, Sync);
 assert_impl_all!(Pack<PackFile>: Send, Sync);
-assert_impl_all!(Pack<Pread>: Send, Sync);
 assert_impl_all!(Pack<Vec<u8>>: Send, Sync);
 assert_impl_all!(Imatrix: Send, Sync);
 assert_impl_all!(ork_weights::Mapping: Send, Sync);

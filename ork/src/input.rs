@@ -6,7 +6,7 @@ use std::path::Path;
 use ork_cache::npu::{Store, StoreError};
 use ork_weights::model::{Model, OpenOptions};
 use ork_weights::open_regular;
-use ork_weights::pack::{Access, Freshness, Pack, PackFile, PackWriter, Source};
+use ork_weights::pack::{Freshness, Pack, PackFile, PackWriter, Source};
 use ork_weights::quantise::Tier;
 
 use crate::error::{Error, Result};
@@ -59,7 +59,7 @@ pub(crate) fn model_store(model: Model, building: Option<PackWriter>) -> Result<
 /// Opens a pack. By position, not by mapping: nothing here knows who else writes to a user's file,
 /// and a file that is cut under a mapping would end the program by a signal.
 pub(crate) fn open_pack(path: &Path) -> Result<Pack<PackFile>> {
-    Pack::open_with(path, Access::Pread).map_err(Error::input(path))
+    Pack::open(path).map_err(Error::input(path))
 }
 
 /// Refuses a pack that was made from another model than the one at hand.

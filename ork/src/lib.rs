@@ -10,7 +10,6 @@
 //! It is a library so that the workspace's scenario tests run the very code that the program runs.
 //! Other programs build on `ork-cache`, `ork-weights` and `rknpu`.
 
-mod bus;
 pub mod cli;
 pub mod command;
 pub mod demo;

@@ -79,34 +79,16 @@ pub(crate) fn write_file<T>(path: &Path, fill: impl FnOnce(&mut File) -> Result<
         }
     }
     let permissions = found.map_or(Permissions::from_mode(0o666), |stat| stat.permissions());
-    let (written, temporary) = fill_temporary(path, &place, permissions, fill)?;
-    temporary.persist(&place).map_err(|e| Error::file("write", path)(e.error))?;
-    Ok(written)
-}
-
-/// As [`write_file`], where a file that stands there is never replaced.
-pub(crate) fn write_new<T>(path: &Path, fill: impl FnOnce(&mut File) -> Result<T>) -> Result<T> {
-    let (written, temporary) = fill_temporary(path, path, Permissions::from_mode(0o666), fill)?;
-    temporary.persist_noclobber(path).map_err(|e| Error::file("write", path)(e.error))?;
-    Ok(written)
-}
-
-/// A file beside `place` that is filled and on the disk; removed when anything fails.
-fn fill_temporary<T>(
-    path: &Path,
-    place: &Path,
-    permissions: Permissions,
-    fill: impl FnOnce(&mut File) -> Result<T>,
-) -> Result<(T, tempfile::NamedTempFile)> {
     let mut temporary = tempfile::Builder::new()
         .prefix(".ork-")
         .permissions(permissions)
-        .tempfile_in(folder(place))
+        .tempfile_in(folder(&place))
         .map_err(Error::file("write", path))?;
     let written = fill(temporary.as_file_mut())?;
     // Some file systems say only now that they are full.
     temporary.as_file().sync_all().map_err(Error::file("write", path))?;
-    Ok((written, temporary))
+    temporary.persist(&place).map_err(|e| Error::file("write", path)(e.error))?;
+    Ok(written)
 }
 
 /// [`write_file`] of bytes.
@@ -140,8 +122,6 @@ mod tests {
         assert!(link.is_symlink());
         assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
-        write_new(&path, |_| Ok(())).unwrap_err();
-        assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "something is left");
     }
 

@@ -10,7 +10,7 @@ use ork_cache::npu::{self, Store};
 use ork_weights::convert::{Options, convert};
 use ork_weights::model::synth::Shape;
 use ork_weights::model::{Model, OpenOptions};
-use ork_weights::pack::{Access, Pack, PackFile};
+use ork_weights::pack::{Pack, PackFile};
 use rknpu::Device;
 use rknpu::sim::Machine;
 use rknpu::sim::config::{Config, Mode};
@@ -57,7 +57,7 @@ impl Bench {
 
     /// The pack, read by position.
     pub fn pack(&self) -> Pack<PackFile> {
-        Pack::open_with(self.pack_path(), Access::Pread).unwrap()
+        Pack::open(self.pack_path()).unwrap()
     }
 
     /// The pack as a source of weights.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use ork::memory::resident;
 use ork_cache::npu::{self, Setup, Store};
 use ork_tests::bench::session;
-use ork_weights::pack::{Access, Dtype, Pack, PackWriter, WriterOptions};
+use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
 use rknpu::Device;
 use rknpu::sim::Machine;
 
@@ -79,7 +79,7 @@ fn pack(path: &Path, weights: u32, k: u32, n: u32) -> Arc<Store> {
         writer.add(&name, k, n, Dtype::Int8, &codes, &vec![1.0; n as usize]).unwrap();
     }
     writer.finish().unwrap();
-    Arc::new(Store::from_pack(Pack::open_with(path, Access::Pread).unwrap()))
+    Arc::new(Store::from_pack(Pack::open(path).unwrap()))
 }
 
 /// One test, not two: what is counted is the whole process's.

@@ -34,7 +34,7 @@ pub const MEMORY: &str = "device memory";
 /// use std::sync::Arc;
 ///
 /// use ork_cache::npu::{self, Setup, Store};
-/// use ork_weights::pack::{Access, Dtype, Pack, PackWriter, WriterOptions};
+/// use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
 ///
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("small.orkpack");
@@ -45,7 +45,7 @@ pub const MEMORY: &str = "device memory";
 /// # }
 /// # writer.finish()?;
 /// // A pack of 64 weights of 4 KiB, through a budget of half as much, scratch included.
-/// let store = Arc::new(Store::from_pack(Pack::open_with(&path, Access::Pread)?));
+/// let store = Arc::new(Store::from_pack(Pack::open(&path)?));
 /// let device = rknpu::Device::simulated(Default::default())?;
 /// let setup = Setup { rows: 4, ..Setup::new(128 << 10) };
 /// let opened = npu::open(&device, &[store], &setup)?;

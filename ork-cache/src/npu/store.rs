@@ -5,7 +5,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use ork_weights::model::{Model, ModelError, Weight};
 use ork_weights::pack::{
-    Access, Dtype, Entry, Pack, PackError, PackFile, PackWriter, Source, Summary, WeightHeader,
+    Dtype, Entry, Pack, PackError, PackFile, PackWriter, Source, Summary, WeightHeader,
 };
 use ork_weights::quantise::{QuantiseError, Recipe, Tier};
 use rknpu_sys::layout::Layout;
@@ -565,7 +565,7 @@ impl Origin {
             return Err(changed.into());
         }
         let summary = writer.finish()?;
-        let pack = Pack::open_with(&summary.path, Access::Pread)?;
+        let pack = Pack::open(&summary.path)?;
         // Nobody else sets it: there is one writer, and it was taken under its lock.
         let _ = self.built.set(pack);
         Ok(summary)

@@ -61,8 +61,6 @@ pub struct Options<'a> {
     pub tiers: TierChoice,
     /// Importance of inputs, for the compact int4 tiers.
     pub imatrix: Option<&'a Imatrix>,
-    /// Seed of stochastic rounding, for o4n1.
-    pub stochastic: Option<u64>,
     /// Form of the pack and what may be overwritten. `recipe` and `expected` are set by the
     /// conversion.
     pub writer: WriterOptions,
@@ -230,11 +228,6 @@ fn recipe_hash(options: &Options<'_>) -> u64 {
     if options.tiers.only() == Some(Tier::Int8) {
         return 0;
     }
-    let text = format!(
-        "{:?} {:?} {:?}",
-        options.tiers,
-        options.stochastic,
-        options.imatrix.map(Imatrix::hash)
-    );
+    let text = format!("{:?} {:?}", options.tiers, options.imatrix.map(Imatrix::hash));
     xxhash_rust::xxh3::xxh3_64(text.as_bytes())
 }

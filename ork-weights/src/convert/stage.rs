@@ -98,7 +98,6 @@ impl Stage<'_> {
             let recipe = Recipe {
                 tier: work.tier,
                 importance: importance.as_deref(),
-                stochastic: self.options.stochastic,
                 measure: self.options.measure,
             };
             let mut quality = Quality::default();
@@ -168,19 +167,13 @@ impl Writing {
     ) -> Result<(), PackError> {
         let mut packed = packed.into_iter();
         while let Some(first) = packed.next() {
-            if first.channels.len() < first.work.weight.n as usize {
-                self.in_pieces(writer, first, &mut packed)?;
-                continue;
-            }
-            let error = self.error(&first.quality);
-            writer.add_measured(first.work.header(), &first.blob, &first.scales, error)?;
-            let _ = self.to_packer.send(first.blob);
+            self.weight(writer, first, &mut packed)?;
         }
         Ok(())
     }
 
     /// Writes the weight that begins with `piece`.
-    fn in_pieces<'a>(
+    fn weight<'a>(
         &self,
         writer: &mut PackWriter,
         mut piece: Packed<'a>,
@@ -202,16 +195,12 @@ impl Writing {
             quality += piece.quality;
             let _ = self.to_packer.send(piece.blob);
             if piece.channels.end == n {
-                return out.finish(&scales, self.error(&quality));
+                return out.finish(&scales, self.measure.then(|| quality.relative_rms() as f32));
             }
             match more.next() {
                 Some(next) => piece = next,
                 None => return Ok(()),
             }
         }
-    }
-
-    fn error(&self, quality: &Quality) -> Option<f32> {
-        self.measure.then(|| quality.relative_rms() as f32)
     }
 }

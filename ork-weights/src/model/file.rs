@@ -1,8 +1,7 @@
-//! Bytes of a model file: read by position, mapped, or read past the page cache.
+//! Bytes of a model file: read by position, through the page cache or past it.
 
 use super::error::ModelError;
 use super::gguf::{Gguf, GgufError};
-use crate::Mapping;
 use rayon::prelude::*;
 use rustix::fs::{Advice, OFlags};
 use std::fs::File;
@@ -27,10 +26,6 @@ pub enum Read {
     /// file that is cut or rewritten meanwhile is an error.
     #[default]
     Buffered,
-    /// Through a mapping, page by page as they are used: one copy less. For files that nobody
-    /// shortens in place, since touching a page that is gone raises SIGBUS; that is looked for
-    /// before each piece, but cannot be while a piece is at work.
-    Mapped,
     /// As [`Read::Buffered`], but past the page cache (O_DIRECT) where the filesystem can.
     Direct,
 }
@@ -39,10 +34,10 @@ pub enum Read {
 ///
 /// ```
 /// let error = "fast".parse::<ork_weights::model::Read>().unwrap_err();
-/// assert_eq!(error.to_string(), "\"fast\" is no way to read: pread, mmap or direct");
+/// assert_eq!(error.to_string(), "\"fast\" is no way to read: pread or direct");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no way to read: pread, mmap or direct")]
+#[error("{text:?} is no way to read: pread or direct")]
 #[non_exhaustive]
 pub struct ParseReadError {
     /// The text.
@@ -52,11 +47,10 @@ pub struct ParseReadError {
 impl std::str::FromStr for Read {
     type Err = ParseReadError;
 
-    /// `pread`, `mmap` or `direct`.
+    /// `pread` or `direct`.
     fn from_str(text: &str) -> Result<Read, ParseReadError> {
         match text {
             "pread" => Ok(Read::Buffered),
-            "mmap" => Ok(Read::Mapped),
             "direct" => Ok(Read::Direct),
             _ => Err(ParseReadError { text: text.into() }),
         }
@@ -75,29 +69,22 @@ pub(crate) struct ModelFile {
     file: File,
     len: u64,
     modified: Option<SystemTime>,
-    how: How,
+    /// The file again, opened past the page cache.
+    direct: Option<File>,
     /// Buffers that no reader has at the moment.
     spare: Mutex<Vec<Vec<u8>>>,
-}
-
-#[derive(Debug)]
-enum How {
-    Buffered,
-    Mapped(Mapping),
-    Direct(File),
 }
 
 impl ModelFile {
     pub(crate) fn open(path: &Path, read: Read) -> Result<ModelFile, ModelError> {
         let (file, stat) = crate::file::open(path).map_err(ModelError::io("open", path))?;
-        let how = match read {
-            Read::Buffered => How::Buffered,
-            Read::Mapped => How::Mapped(Mapping::of(&file).map_err(ModelError::io("map", path))?),
-            Read::Direct => direct(path).map_or(How::Buffered, How::Direct),
+        let direct = match read {
+            Read::Buffered => None,
+            Read::Direct => direct(path),
         };
         let (len, modified) = (stat.len(), stat.modified().ok());
         let spare = Mutex::default();
-        Ok(ModelFile { path: path.to_owned(), file, len, modified, how, spare })
+        Ok(ModelFile { path: path.to_owned(), file, len, modified, direct, spare })
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -161,14 +148,6 @@ impl ModelFile {
         if range.end > self.len {
             return Err(cut());
         }
-        if let How::Mapped(mapping) = &self.how {
-            if self.file.metadata()?.len() < range.end {
-                return Err(cut());
-            }
-            let start = usize::try_from(range.start).map_err(|_| cut())?;
-            let mapped = mapping.as_ref().get(start..start + bytes).ok_or_else(cut)?;
-            return Ok(work(mapped));
-        }
         let mut buffer = self.spare().pop().unwrap_or_default();
         let done = self.fill(range.start, bytes, &mut buffer).map(work);
         self.spare().push(buffer);
@@ -182,9 +161,9 @@ impl ModelFile {
 
     /// Reads `bytes` from `start` on into `buffer`, which grows as needed.
     fn fill<'b>(&self, start: u64, bytes: usize, buffer: &'b mut Vec<u8>) -> io::Result<&'b [u8]> {
-        match &self.how {
-            How::Direct(file) => read_blocks(file, start, bytes, buffer),
-            _ => {
+        match &self.direct {
+            Some(file) => read_blocks(file, start, bytes, buffer),
+            None => {
                 if buffer.len() < bytes {
                     buffer.resize(bytes, 0);
                 }
@@ -199,22 +178,16 @@ impl ModelFile {
 
     /// Has the pages of `range` brought in, if they go through the page cache. A hint.
     pub(crate) fn will_read(&self, range: Range<u64>) {
-        if !matches!(self.how, How::Direct(_)) {
+        if self.direct.is_none() {
             self.advise(range, Advice::WillNeed);
         }
     }
 
-    /// Forgets the pages of `range`: those of the mapping, or of the page cache if they were read
-    /// through it. Failing costs memory and nothing else.
+    /// Forgets the pages of `range`, if they went through the page cache. Failing costs memory and
+    /// nothing else.
     pub(crate) fn evict(&self, range: Range<u64>) {
-        match &self.how {
-            How::Mapped(mapping) => {
-                let end = usize::try_from(range.end).unwrap_or(usize::MAX);
-                if let Ok(start) = usize::try_from(range.start) {
-                    let _ = mapping.evict(start..end);
-                }
-            }
-            _ => self.advise(range, Advice::DontNeed),
+        if self.direct.is_none() {
+            self.advise(range, Advice::DontNeed);
         }
     }
 
@@ -272,7 +245,7 @@ mod tests {
         (file, model)
     }
 
-    const WAYS: [Read; 3] = [Read::Buffered, Read::Mapped, Read::Direct];
+    const WAYS: [Read; 2] = [Read::Buffered, Read::Direct];
 
     #[test]
     fn all_ways_read_the_same() {
@@ -308,10 +281,9 @@ mod tests {
 
     #[test]
     fn ways_have_names() {
-        for (name, how) in [("pread", Read::Buffered), ("mmap", Read::Mapped)] {
+        for (name, how) in [("pread", Read::Buffered), ("direct", Read::Direct)] {
             assert_eq!(name.parse(), Ok(how));
         }
-        assert_eq!("direct".parse(), Ok(Read::Direct));
-        assert!("O_DIRECT".parse::<Read>().is_err());
+        assert!("mmap".parse::<Read>().is_err());
     }
 }

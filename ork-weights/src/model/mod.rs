@@ -32,7 +32,7 @@ mod error;
 mod file;
 pub mod gguf;
 mod identity;
-mod live;
+mod quantise;
 mod safetensors;
 mod select;
 mod shards;
@@ -380,7 +380,7 @@ impl Model {
         self.quantise_with(weight, &Recipe::new(*tier), out, scales)
     }
 
-    /// [`Model::quantise`] with importance, stochastic rounding or measuring.
+    /// [`Model::quantise`] with importance or measuring.
     ///
     /// ```
     /// use ork_weights::quantise::{Recipe, Tier};
@@ -456,8 +456,7 @@ impl Model {
         }
     }
 
-    /// Drops the pages of a weight that were read: those of the mapping, or of the page cache.
-    /// Reading it again brings them back.
+    /// Drops the pages of a weight from the page cache. Reading it again brings them back.
     ///
     /// ```
     /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};

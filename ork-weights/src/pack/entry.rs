@@ -116,7 +116,7 @@ impl Entry {
     }
 
     /// Bytes of the file that hold the codes, without a stamp. Where [`Dtype::is_plain`] holds these
-    /// are exactly the bytes that a load writes, so that they can be read past the mapping.
+    /// are exactly the bytes that a load writes, so that they can be read by other means.
     ///
     /// ```
     /// use ork_weights::pack::Pack;
@@ -173,7 +173,7 @@ impl Entry {
     /// # writer.finish()?;
     /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
     /// let entry = &pack.entries()[0];
-    /// assert!(!entry.is_stamped()); // `WriterOptions::stamped` asks for it
+    /// assert!(!entry.is_stamped()); // newer packers of the C project do that
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn is_stamped(&self) -> bool {

@@ -229,11 +229,6 @@ pub enum PackError {
         /// What contradicts what.
         reason: String,
     },
-    /// A pack without the metadata that was asked for.
-    #[error(
-        "the pack holds no GGUF metadata; only versions 6 and 7 and packs upgraded from them do"
-    )]
-    NoMetadata,
     /// A calibration block that does not lie between the index and the footer.
     #[error(
         "the calibration block, {rows} rows at {offset}, does not lie between the index's end at {index_end} and the footer at {footer}"

@@ -61,13 +61,13 @@ impl<S: Source> Pack<S> {
     /// can be, where one thread is not.
     ///
     /// ```
-    /// # use ork_weights::pack::{Access, Dtype, Pack, PackWriter, WriterOptions};
+    /// # use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
     /// # let folder = tempfile::tempdir()?;
     /// # let path = folder.path().join("small.orkpack");
     /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
     /// # writer.add("w", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
     /// # writer.finish()?;
-    /// let pack = Pack::open_with(&path, Access::Pread)?;
+    /// let pack = Pack::open(&path)?;
     /// let mut tiles = [0; 4096];
     /// pack.load_into_parallel(&pack.entries()[0], &mut tiles)?;
     /// assert_eq!(tiles, [1; 4096]);

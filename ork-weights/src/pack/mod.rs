@@ -3,10 +3,10 @@
 //! | part | what it does |
 //! |---|---|
 //! | [`Pack`] | opens versions 1 to 8, checks the whole index, loads weights |
-//! | [`Access`] | by mapping or by position, and when a mapping is safe |
+//! | [`Source`] | where the bytes come from: a [`PackFile`], memory, a [`Mapping`](crate::Mapping) |
 //! | [`PackWriter`] | builds a pack beside its target, resumable, and renames it when it is whole |
 //! | [`Identity`] | which model a pack was made from |
-//! | [`verify`], [`diff`], [`upgrade`] | reads it all against its checksums; compares two; any version into ours |
+//! | [`verify`], [`upgrade`] | reads it all against its checksums; any version into ours |
 //!
 //! Every byte is described in [`_orkpack`](crate::_orkpack).
 //!
@@ -25,16 +25,14 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod diff;
 mod dtype;
 mod entry;
 mod error;
-mod extract;
+mod file;
 mod format;
 mod identity;
 mod inflate;
 mod load;
-mod mapping;
 mod names;
 mod overlap;
 mod reader;
@@ -43,17 +41,16 @@ mod upgrade;
 mod verify;
 mod writer;
 
-pub use diff::{Diff, Difference, Spread, diff};
 pub use dtype::Dtype;
 pub use entry::Entry;
 pub use error::{PackError, Part, Result};
+pub use file::PackFile;
 pub use format::calibration::{Calibration, CalibrationRow};
 pub use format::metadata::{Kept, Metadata};
 pub use format::o4n1::{Codebook, o4n1_header};
 pub use identity::{Freshness, Identity};
-pub use mapping::Mapping;
 pub use reader::Pack;
-pub use source::{Access, PackFile, Pread, Source};
+pub use source::Source;
 pub use upgrade::{upgrade, upgrade_of};
 pub use verify::{Verified, verify};
 pub use writer::{PackWriter, Summary, WeightHeader, WeightWriter, WriterOptions};

@@ -4,21 +4,21 @@ use std::path::Path;
 
 use super::entry::{Entry, Span};
 use super::error::{PackError, Result};
+use super::file::PackFile;
 use super::format::calibration::{self, Calibration};
 use super::format::extension::{self, Extension};
 use super::format::footer::{self, Footer};
 use super::format::index::{self, Index};
 use super::format::metadata::{self, Metadata};
 use super::identity::Identity;
-use super::mapping::Mapping;
 use super::names::ByName;
 use super::overlap;
-use super::source::{Access, PackFile, Source, fetch};
+use super::source::{Source, fetch};
 
 /// Most bytes between the start of an index and its footer: a million weights take about 100 MB.
 const MAX_REGION: u64 = 256 << 20;
 
-/// An open pack: an owned, checked index over bytes that are borrowed, mapped or read by position.
+/// An open pack: an owned, checked index over bytes that are read from a file or lie in memory.
 ///
 /// ```
 /// use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
@@ -38,7 +38,7 @@ const MAX_REGION: u64 = 256 << 20;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Pack<S> {
+pub struct Pack<S = PackFile> {
     pub(super) source: S,
     pub(super) footer: Footer,
     pub(super) entries: Vec<Entry>,
@@ -48,8 +48,8 @@ pub struct Pack<S> {
     calibration: Option<Calibration>,
 }
 
-impl Pack<Mapping> {
-    /// Maps and opens a pack file; see [`Mapping`] for what that asks of the file.
+impl Pack {
+    /// Opens a pack file.
     ///
     /// ```
     /// use ork_weights::pack::Pack;
@@ -67,11 +67,11 @@ impl Pack<Mapping> {
     ///
     /// # Errors
     /// [`PackError::Io`], and whatever [`Pack::parse`] refuses.
-    pub fn open(path: impl AsRef<Path>) -> Result<Pack<Mapping>> {
-        Pack::parse(Mapping::open(path.as_ref())?)
+    pub fn open(path: impl AsRef<Path>) -> Result<Pack> {
+        Pack::parse(PackFile::open(path.as_ref())?)
     }
 
-    /// The open file, for reads of [`Entry::blob_range`] that should not go through the mapping.
+    /// The open file, for reads of [`Entry::blob_range`] by other means, and for advice to the system.
     ///
     /// ```
     /// use ork_weights::pack::Pack;
@@ -107,30 +107,6 @@ impl Pack<Mapping> {
     /// ```
     pub fn path(&self) -> &Path {
         self.source.path()
-    }
-}
-
-impl Pack<PackFile> {
-    /// Opens a pack file by mapping it or for reading by position.
-    ///
-    /// ```
-    /// use ork_weights::pack::{Access, Pack};
-    ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
-    /// let pack = Pack::open_with(&path, Access::Pread)?; // on a network file system
-    /// assert_eq!(pack.entries().len(), 1);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`PackError::Io`], and whatever [`Pack::parse`] refuses.
-    pub fn open_with(path: impl AsRef<Path>, access: Access) -> Result<Pack<PackFile>> {
-        Pack::parse(PackFile::open(path.as_ref(), access)?)
     }
 }
 

@@ -1,8 +1,7 @@
 //! Two rows at a time from f32 to their places in a tile.
 
-use super::random::Stream;
 use super::{Quality, Quantiser, Step, float16};
-use crate::simd::{Kernel, Machine, PastCaches, Store, ThroughCaches};
+use crate::simd::{Cached, Kernel, Machine, NonTemporal, Store};
 use crate::tile::BLOCK;
 
 /// How 32 codes become the bytes of a run.
@@ -61,20 +60,6 @@ pub(super) struct Row<'a> {
     pub(super) values: &'a [f32],
     /// Where its scales go, one per group.
     pub(super) scales: &'a mut [f32],
-    /// Its random numbers.
-    pub(super) random: Stream,
-}
-
-impl<'a> Row<'a> {
-    /// Row `channel` of a weight whose random numbers come from `seed`.
-    pub(super) fn new(
-        values: &'a [f32],
-        scales: &'a mut [f32],
-        seed: u64,
-        channel: usize,
-    ) -> Row<'a> {
-        Row { values, scales, random: Stream::new(seed, channel) }
-    }
 }
 
 /// What is measured on the way, and how much each k matters.
@@ -98,7 +83,7 @@ pub(super) struct Emit<'a, 'r, 'p, Q, R, const ROWS: usize, const BYTES: usize> 
     /// The tile's part of each k-slice.
     pub(super) parts: &'a mut [&'p mut [u8]],
     /// The way past the caches, where that is the faster one.
-    pub(super) past: Option<&'a PastCaches>,
+    pub(super) non_temporal: Option<&'a NonTemporal>,
     pub(super) measure: Option<Measure<'a>>,
 }
 
@@ -111,11 +96,11 @@ impl<Q: Quantiser, R: Run<BYTES>, const ROWS: usize, const BYTES: usize> Kernel
     #[inline(always)]
     fn run(mut self, machine: impl Machine) -> Result<(), usize> {
         // Without this the compiler keeps what only measuring needs alive in the loop.
-        match (self.measure.take(), self.past) {
-            (None, None) => self.emit(machine, &ThroughCaches, |_, _, _, _| ()),
-            (None, Some(past)) => self.emit(machine, past, |_, _, _, _| ()),
+        match (self.measure.take(), self.non_temporal) {
+            (None, None) => self.emit(machine, &Cached, |_, _, _, _| ()),
+            (None, Some(non_temporal)) => self.emit(machine, non_temporal, |_, _, _, _| ()),
             (Some(Measure { lanes, importance }), _) => {
-                self.emit(machine, &ThroughCaches, |k, values, levels, scale| {
+                self.emit(machine, &Cached, |k, values, levels, scale| {
                     let weights = importance.and_then(|weights| weights[k..].first_chunk());
                     lanes.add(values, weights, &levels.map(|level| f32::from(level) * scale));
                 })
@@ -152,7 +137,7 @@ impl<Q: Quantiser, R: Run<BYTES>, const ROWS: usize, const BYTES: usize>
                 left -= 1;
                 for i in 0..ROWS {
                     let Some(values) = runs[i].next() else { return Ok(()) };
-                    let codes = quantiser.codes(machine, values, steps[i], &mut rows[i].random);
+                    let codes = quantiser.codes(machine, values, steps[i]);
                     let run = R::pack(&codes, |code| quantiser.level(code));
                     if let Some(to) = block[at + i * BYTES..].first_chunk_mut() {
                         way.store(&run, to);

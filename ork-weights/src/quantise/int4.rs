@@ -2,7 +2,6 @@
 
 use super::clip::{self, RATIOS};
 use super::int8::ROUNDER;
-use super::random::Stream;
 use super::{LEAST_ABSMAX, Quantiser, Step, absmax};
 use crate::simd::Machine;
 
@@ -39,29 +38,8 @@ impl Quantiser for Uniform<'_> {
     }
 
     #[inline(always)]
-    fn codes(&self, _: impl Machine, values: &[f32; 32], step: Step, _: &mut Stream) -> [i8; 32] {
+    fn codes(&self, _: impl Machine, values: &[f32; 32], step: Step) -> [i8; 32] {
         values.map(|value| nearest(value, step.scale, -7.0))
-    }
-}
-
-/// As [`Uniform`], rounding up with a probability that is the fraction.
-pub(super) struct Stochastic<'a>(pub(super) Uniform<'a>);
-
-impl Quantiser for Stochastic<'_> {
-    #[inline(always)]
-    fn scale(&self, values: &[f32]) -> Option<f32> {
-        self.0.scale(values)
-    }
-
-    #[inline(always)]
-    fn codes(
-        &self,
-        _: impl Machine,
-        values: &[f32; 32],
-        step: Step,
-        random: &mut Stream,
-    ) -> [i8; 32] {
-        values.map(|value| (value / step.scale + random.unit()).floor().clamp(-7.0, 7.0) as i8)
     }
 }
 
@@ -75,7 +53,7 @@ impl Quantiser for Native {
     }
 
     #[inline(always)]
-    fn codes(&self, _: impl Machine, values: &[f32; 32], step: Step, _: &mut Stream) -> [i8; 32] {
+    fn codes(&self, _: impl Machine, values: &[f32; 32], step: Step) -> [i8; 32] {
         values.map(|value| nearest(value, step.scale, -8.0))
     }
 }
@@ -97,36 +75,9 @@ mod tests {
             prop_assert_eq!(scale, most / 7.0);
             let expected = values.map(|v| (v / scale).round_ties_even() as i8);
             let step = Step::new(scale);
-            prop_assert_eq!(PLAIN.codes(Plain, &values, step, &mut Stream::default()), expected);
-            prop_assert_eq!(Native.codes(Plain, &values, step, &mut Stream::default()), expected);
+            prop_assert_eq!(PLAIN.codes(Plain, &values, step), expected);
+            prop_assert_eq!(Native.codes(Plain, &values, step), expected);
         }
-
-        #[test]
-        fn stochastic_codes_are_neighbours(values in prop::array::uniform32(-3f32..3.0), seed: u64) {
-            let quantiser = Stochastic(PLAIN);
-            let scale = quantiser.scale(&values).unwrap();
-            let codes = quantiser.codes(Plain, &values, Step::new(scale), &mut Stream::new(seed, 0));
-            for (value, code) in values.iter().zip(codes) {
-                let exact = value / scale;
-                prop_assert!(f32::from(code) >= exact.floor().clamp(-7.0, 7.0));
-                prop_assert!(f32::from(code) <= (exact.floor() + 1.0).clamp(-7.0, 7.0));
-            }
-        }
-    }
-
-    #[test]
-    fn stochastic_rounding_is_right_on_average() {
-        let (values, step) = ([0.3f32; 32], Step::new(1.0));
-        let mut stream = Stream::new(7, 0);
-        let mut sum = 0f64;
-        for _ in 0..1000 {
-            sum += Stochastic(PLAIN)
-                .codes(Plain, &values, step, &mut stream)
-                .iter()
-                .map(|&c| f64::from(c))
-                .sum::<f64>();
-        }
-        assert!((sum / 32_000.0 - 0.3).abs() < 0.01);
     }
 
     #[test]
@@ -134,7 +85,7 @@ mod tests {
         let mut values = [0f32; 32];
         values[0] = -9.0;
         let step = Step::new(1.0);
-        assert_eq!(Native.codes(Plain, &values, step, &mut Stream::default())[0], -8);
-        assert_eq!(PLAIN.codes(Plain, &values, step, &mut Stream::default())[0], -7);
+        assert_eq!(Native.codes(Plain, &values, step)[0], -8);
+        assert_eq!(PLAIN.codes(Plain, &values, step)[0], -7);
     }
 }

@@ -1,6 +1,5 @@
 //! int8 per channel.
 
-use super::random::Stream;
 use super::{LEAST_ABSMAX, Quantiser, Step, absmax};
 use crate::simd::Machine;
 
@@ -31,13 +30,7 @@ impl Quantiser for Int8 {
     /// keeps the order: where both round to the same whole number, the quotient does. Products that
     /// are not rounded before they are added enclose it all the more.
     #[inline(always)]
-    fn codes(
-        &self,
-        machine: impl Machine,
-        values: &[f32; 32],
-        step: Step,
-        _: &mut Stream,
-    ) -> [i8; 32] {
+    fn codes(&self, machine: impl Machine, values: &[f32; 32], step: Step) -> [i8; 32] {
         let mut rounded = [0; 32];
         let mut apart = [0; 32];
         for i in 0..32 {
@@ -81,7 +74,7 @@ mod tests {
 
         #[inline(always)]
         fn run(self, machine: impl Machine) -> [i8; 32] {
-            Int8.codes(machine, self.0, self.1, &mut Stream::default())
+            Int8.codes(machine, self.0, self.1)
         }
     }
 

@@ -6,7 +6,7 @@
 //! | tier | scale | code | rounding |
 //! |---|---|---|---|
 //! | int8 | absmax / 127 | w / scale, ±127 | to nearest, ties to even |
-//! | o4n1 | absmax / 7 | w / scale, ±7 | ties to even, or stochastic |
+//! | o4n1 | absmax / 7 | w / scale, ±7 | ties to even |
 //! | nf4 | absmax / 127 | nearest of 16 levels of w / absmax | midpoints go up |
 //! | int4, int4-as-int8 | absmax / 7 after rotation | w / scale, −8..7 | ties to even |
 //! | rotated-int8 | absmax / 127 after rotation | w / scale, ±127 | ties to even |
@@ -52,7 +52,6 @@ mod int8;
 mod nf4;
 mod pack;
 mod quality;
-mod random;
 mod rows;
 mod tier;
 
@@ -76,7 +75,7 @@ const LEAST_ABSMAX: f32 = 1e-9;
 /// ```
 /// use ork_weights::quantise::{Recipe, Tier};
 /// let recipe = Recipe { measure: true, ..Recipe::new(Tier::Int8) };
-/// assert_eq!(recipe.stochastic, None);
+/// assert_eq!(recipe.importance, None);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Recipe<'a> {
@@ -85,15 +84,12 @@ pub struct Recipe<'a> {
     /// Importance of each of the K inputs; the compact tiers then choose, per channel, the
     /// clipped scale of least importance-weighted error. Other tiers ignore it.
     pub importance: Option<&'a [f32]>,
-    /// Seed of stochastic rounding, for [`Tier::O4n1`]; other tiers ignore it. The same seed gives
-    /// the same bytes on any number of threads.
-    pub stochastic: Option<u64>,
     /// Whether to measure the error, which takes another look at every row.
     pub measure: bool,
 }
 
 impl Recipe<'_> {
-    /// The plain form of a tier: no importance, rounding to nearest, nothing measured.
+    /// The plain form of a tier: no importance, nothing measured.
     ///
     /// ```
     /// use ork_weights::quantise::{Recipe, Tier};
@@ -102,7 +98,7 @@ impl Recipe<'_> {
     /// assert!(recipe.importance.is_none() && !recipe.measure);
     /// ```
     pub const fn new(tier: Tier) -> Recipe<'static> {
-        Recipe { tier, importance: None, stochastic: None, measure: false }
+        Recipe { tier, importance: None, measure: false }
     }
 }
 
@@ -202,14 +198,8 @@ trait Quantiser: Sync {
     /// The scale of a row, or of a group of it. `None` when a value is not finite.
     fn scale(&self, values: &[f32]) -> Option<f32>;
 
-    /// Codes of a run; `random` is the row's own stream.
-    fn codes(
-        &self,
-        machine: impl Machine,
-        values: &[f32; 32],
-        step: Step,
-        random: &mut random::Stream,
-    ) -> [i8; 32];
+    /// Codes of a run.
+    fn codes(&self, machine: impl Machine, values: &[f32; 32], step: Step) -> [i8; 32];
 
     /// What the NPU multiplies by the scale for this code.
     #[inline(always)]

@@ -1,7 +1,6 @@
 //! Sixteen levels at the quantiles of a normal distribution.
 
 use super::clip::{self, RATIOS};
-use super::random::Stream;
 use super::{LEAST_ABSMAX, Quantiser, Step, absmax};
 use crate::pack::Codebook;
 use crate::simd::Machine;
@@ -65,7 +64,7 @@ impl Quantiser for Nf4<'_> {
     }
 
     #[inline(always)]
-    fn codes(&self, _: impl Machine, values: &[f32; 32], step: Step, _: &mut Stream) -> [i8; 32] {
+    fn codes(&self, _: impl Machine, values: &[f32; 32], step: Step) -> [i8; 32] {
         values.map(|value| nearest(value, step.scale))
     }
 
@@ -93,7 +92,7 @@ mod tests {
         fn codes_are_the_nearest_level(values in prop::array::uniform32(-2f32..2.0)) {
             let quantiser = Nf4 { importance: None };
             let scale = quantiser.scale(&values).unwrap();
-            let codes = quantiser.codes(Plain, &values, Step::new(scale), &mut Stream::default());
+            let codes = quantiser.codes(Plain, &values, Step::new(scale));
             let most = values.iter().fold(0f32, |m, v| m.max(v.abs()));
             prop_assert_eq!(scale, most / 127.0);
             for (value, code) in values.iter().zip(codes) {

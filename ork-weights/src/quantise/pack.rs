@@ -1,13 +1,13 @@
 //! A whole weight, tile by tile, over the threads of the current rayon pool.
 
 use super::emit::{Emit, EmitHalf, Lanes, Levels, Measure, Nibbles, Row, Run};
-use super::int4::{Native, Stochastic, Uniform};
+use super::int4::{Native, Uniform};
 use super::int8::Int8;
 use super::nf4::Nf4;
 use super::rows::{Rows, length};
 use super::{Quality, QuantiseError, Quantiser, Recipe, Tier, rotate};
-use crate::simd::{LINE, PastCaches, dispatch};
-use crate::tile::{Columns, past_caches};
+use crate::simd::{LINE, NonTemporal, dispatch};
+use crate::tile::{Columns, prefers_non_temporal};
 use rayon::prelude::*;
 use rknpu_sys::layout::{Layout, Precision};
 use std::marker::PhantomData;
@@ -91,10 +91,7 @@ pub(super) fn compact(
     let importance = recipe.importance;
     match recipe.tier {
         Tier::Nf4 => nibbles(rows, recipe, &Nf4 { importance }, out, scales),
-        _ => match recipe.stochastic {
-            Some(_) => nibbles(rows, recipe, &Stochastic(Uniform { importance }), out, scales),
-            None => nibbles(rows, recipe, &Uniform { importance }, out, scales),
-        },
+        _ => nibbles(rows, recipe, &Uniform { importance }, out, scales),
     }
 }
 
@@ -105,7 +102,7 @@ fn nibbles<Q: Quantiser>(
     out: &mut [u8],
     scales: &mut [f32],
 ) -> Result<Quality, QuantiseError> {
-    let (k, seed) = (rows.k() as usize, recipe.stochastic.unwrap_or(0));
+    let k = rows.k() as usize;
     // A row of nibbles is a tile of one channel whose blocks are its runs; blocks of a tile are
     // larger, so runs go through one of them.
     let work = out.par_chunks_exact_mut(k / 2).zip(scales.par_chunks_exact_mut(1)).enumerate();
@@ -117,11 +114,11 @@ fn nibbles<Q: Quantiser>(
             let emitted = dispatch(Emit {
                 run: PhantomData::<Nibbles>,
                 quantiser,
-                rows: [Row::new(values, scales, seed, rows.channel(index))],
+                rows: [Row { values, scales }],
                 group: k,
                 at: 0,
                 parts: &mut [blocks],
-                past: None,
+                non_temporal: None,
                 measure: measured(recipe, &mut lanes),
             });
             emitted.map_err(|_| QuantiseError::NotFinite { channel: rows.channel(index) })?;
@@ -161,20 +158,17 @@ impl Job<'_> {
     fn of_tier(&self, out: &mut [u8], scales: &mut [f32]) -> Result<Quality, QuantiseError> {
         let importance = self.recipe.importance;
         let int4 = self.layout.precision() == Precision::Int4;
-        match (self.recipe.tier, self.recipe.stochastic) {
-            (Tier::Fp16, _) => self.halves(out),
-            (Tier::Int8 | Tier::RotatedInt8 { .. }, _) => {
+        match self.recipe.tier {
+            Tier::Fp16 => self.halves(out),
+            Tier::Int8 | Tier::RotatedInt8 { .. } => {
                 self.codes::<_, Levels, 32>(&Int8, out, scales)
             }
-            (Tier::O4n1, None) => self.codes::<_, Levels, 32>(&Uniform { importance }, out, scales),
-            (Tier::O4n1, Some(_)) => {
-                self.codes::<_, Levels, 32>(&Stochastic(Uniform { importance }), out, scales)
-            }
-            (Tier::Nf4, _) => self.codes::<_, Levels, 32>(&Nf4 { importance }, out, scales),
-            (Tier::Int4 { .. } | Tier::Int4AsInt8 { .. }, _) if int4 => {
+            Tier::O4n1 => self.codes::<_, Levels, 32>(&Uniform { importance }, out, scales),
+            Tier::Nf4 => self.codes::<_, Levels, 32>(&Nf4 { importance }, out, scales),
+            Tier::Int4 { .. } | Tier::Int4AsInt8 { .. } if int4 => {
                 self.codes::<_, Nibbles, 16>(&Native, out, scales)
             }
-            (Tier::Int4 { .. } | Tier::Int4AsInt8 { .. }, _) => {
+            Tier::Int4 { .. } | Tier::Int4AsInt8 { .. } => {
                 self.codes::<_, Levels, 32>(&Native, out, scales)
             }
         }
@@ -189,16 +183,15 @@ impl Job<'_> {
         let (k, groups) = (self.layout.k() as usize, self.groups);
         let width = self.layout.precision().tile_width() as usize;
         let rotated = self.recipe.tier.is_rotated();
-        let seed = self.recipe.stochastic.unwrap_or(0);
         // Two rows must fill lines of the cache, or they would be written twice.
         let whole_lines = 2 * BYTES == LINE && out.as_ptr().addr().is_multiple_of(LINE);
-        let past = whole_lines && past_caches(out.len());
+        let non_temporal = whole_lines && prefers_non_temporal(out.len());
         let mut columns = Columns::split(self.layout, out);
         let tiles = columns.par_tiles().zip(scales.par_chunks_exact_mut(width * groups));
         let parts = tiles.enumerate().map_init(
             || vec![0f32; 2 * k],
             |buffer, (tile, (parts, scales))| {
-                let past = past.then(PastCaches::new);
+                let non_temporal = non_temporal.then(NonTemporal::new);
                 let mut lanes = Lanes::default();
                 for (pair, scales) in scales.chunks_exact_mut(2 * groups).enumerate() {
                     let channel = tile * width + 2 * pair;
@@ -215,13 +208,13 @@ impl Job<'_> {
                         run: PhantomData::<R>,
                         quantiser,
                         rows: [
-                            Row::new(first, scales0, seed, channel),
-                            Row::new(second, scales1, seed, channel + 1),
+                            Row { values: first, scales: scales0 },
+                            Row { values: second, scales: scales1 },
                         ],
                         group: k / groups,
                         at: 2 * pair * BYTES,
                         parts,
-                        past: past.as_ref(),
+                        non_temporal: non_temporal.as_ref(),
                         measure: measured(self.recipe, &mut lanes),
                     });
                     emitted.map_err(|i| QuantiseError::NotFinite { channel: channel + i })?;

@@ -44,8 +44,8 @@ impl<'a> Rows<'a> {
         Ok(Rows { kind, k, n, raw, row_bytes: row_bytes.unwrap_or(0), first: 0 })
     }
 
-    /// The same rows as channels `first..` of a larger weight: what errors name, and what stochastic
-    /// rounding draws for each channel, then are those of the whole.
+    /// The same rows as channels `first..` of a larger weight: what errors name then are
+    /// channels of the whole.
     ///
     /// ```
     /// use ork_weights::dequant::TensorType;

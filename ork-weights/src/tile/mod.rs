@@ -116,26 +116,26 @@ pub const fn rows_bytes(layout: &Layout) -> u64 {
 pub fn tile(layout: &Layout, rows: &[u8], out: &mut [u8]) -> Result<(), TileError> {
     check(layout, "row-major matrix", rows.len(), rows_bytes(layout))?;
     check(layout, "tiled weight", out.len(), layout.bytes())?;
-    let past = past_caches(out.len());
-    tile_checked(layout, rows, out, past);
+    let non_temporal = prefers_non_temporal(out.len());
+    tile_checked(layout, rows, out, non_temporal);
     Ok(())
 }
 
 /// Whether a tiled weight of so many bytes is better written past the caches: where it does not stay
 /// in the last one beside the rows that it is made of. Measured: up to half of that cache for both,
 /// plain stores are faster, by up to 1.6 times; above it those past the caches, by up to 3 times.
-pub(crate) fn past_caches(bytes: usize) -> bool {
+pub(crate) fn prefers_non_temporal(bytes: usize) -> bool {
     cfg!(target_arch = "x86_64") && bytes > crate::machine::last_cache() / 4
 }
 
-/// [`tile`] of buffers that fit; with `past` written past the caches.
-fn tile_checked(layout: &Layout, rows: &[u8], out: &mut [u8], past: bool) {
+/// [`tile`] of buffers that fit; with `non_temporal` written past the caches.
+fn tile_checked(layout: &Layout, rows: &[u8], out: &mut [u8], non_temporal: bool) {
     let stride = row_bytes(layout);
     let per_tile = stride * layout.precision().tile_width() as usize;
     Columns::split(layout, out)
         .par_tiles()
         .zip(rows.par_chunks_exact(per_tile))
-        .for_each(|(parts, rows)| gather(layout.precision(), rows, stride, parts, past));
+        .for_each(|(parts, rows)| gather(layout.precision(), rows, stride, parts, non_temporal));
 }
 
 /// The inverse of [`tile`]: `tiled` back to row-major `[N][K]`. Padding is not looked at.
@@ -202,18 +202,18 @@ pub(crate) fn untile_on(
 }
 
 /// Tiles the rows of one tile, `stride` bytes apart, into its parts of the k-slices.
-/// With `past` they go past the caches.
+/// With `non_temporal` they go past the caches.
 pub(crate) fn gather(
     precision: Precision,
     rows: &[u8],
     stride: usize,
     parts: &mut [&mut [u8]],
-    past: bool,
+    non_temporal: bool,
 ) {
     match precision {
-        Precision::Int4 => dispatch(Gather::<16, 4> { rows, stride, parts, past }),
-        Precision::Int8 => dispatch(Gather::<32, 2> { rows, stride, parts, past }),
-        Precision::Fp16 => dispatch(Gather::<64, 1> { rows, stride, parts, past }),
+        Precision::Int4 => dispatch(Gather::<16, 4> { rows, stride, parts, non_temporal }),
+        Precision::Int8 => dispatch(Gather::<32, 2> { rows, stride, parts, non_temporal }),
+        Precision::Fp16 => dispatch(Gather::<64, 1> { rows, stride, parts, non_temporal }),
     }
 }
 
@@ -260,11 +260,11 @@ mod tests {
         let mut tiled = vec![0xee; layout.bytes() as usize];
         tile(&layout, &rows, &mut tiled).unwrap();
         assert_eq!(tiled, naive(&layout, &rows));
-        let mut past = vec![0xee; tiled.len() + 1];
-        tile_checked(&layout, &rows, &mut past[..tiled.len()], true);
-        assert_eq!(past[..tiled.len()], tiled);
-        tile_checked(&layout, &rows, &mut past[1..], true);
-        assert_eq!(past[1..], tiled);
+        let mut non_temporal = vec![0xee; tiled.len() + 1];
+        tile_checked(&layout, &rows, &mut non_temporal[..tiled.len()], true);
+        assert_eq!(non_temporal[..tiled.len()], tiled);
+        tile_checked(&layout, &rows, &mut non_temporal[1..], true);
+        assert_eq!(non_temporal[1..], tiled);
         let mut back = vec![0xee; rows.len()];
         untile(&layout, &tiled, &mut back).unwrap();
         assert_eq!(back, rows);

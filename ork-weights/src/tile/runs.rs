@@ -1,7 +1,7 @@
 //! Copying runs between rows and blocks.
 
 use super::BLOCK;
-use crate::simd::{Kernel, LINE, Machine, PastCaches, Store, ThroughCaches, fetch};
+use crate::simd::{Cached, Kernel, LINE, Machine, NonTemporal, Store, fetch};
 
 /// Blocks that are filled side by side. The more, the longer the piece of a row that is read at
 /// once: fewer would come back to a row's cache lines when rows a power of two apart have driven
@@ -10,7 +10,7 @@ const TOGETHER: usize = 8;
 
 /// As many as that when stores go past the caches: each block has a line open, and a processor
 /// gathers the pieces of few lines only.
-const TOGETHER_PAST: usize = 2;
+const TOGETHER_NON_TEMPORAL: usize = 2;
 
 /// Bytes of a row that are fetched ahead. Rows are read a piece at a time, in turn, which no
 /// processor foresees.
@@ -26,7 +26,7 @@ pub(super) struct Gather<'a, 'b, const RUN: usize, const ROWS: usize> {
     /// The tile's part of each k-slice.
     pub(super) parts: &'a mut [&'b mut [u8]],
     /// Whether to write past the caches.
-    pub(super) past: bool,
+    pub(super) non_temporal: bool,
 }
 
 impl<const RUN: usize, const ROWS: usize> Kernel for Gather<'_, '_, RUN, ROWS> {
@@ -34,10 +34,10 @@ impl<const RUN: usize, const ROWS: usize> Kernel for Gather<'_, '_, RUN, ROWS> {
 
     #[inline(always)]
     fn run(self, _: impl Machine) {
-        if self.past {
-            self.copy::<TOGETHER_PAST>(&PastCaches::new());
+        if self.non_temporal {
+            self.copy::<TOGETHER_NON_TEMPORAL>(&NonTemporal::new());
         } else {
-            self.copy::<TOGETHER>(&ThroughCaches);
+            self.copy::<TOGETHER>(&Cached);
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Packs made by hand, byte by byte, so that tests can make them wrong in one place.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part")]
 
+use ork_weights::pack::{Pack, Source};
+
 /// An index entry as it lies in the file.
 #[derive(Clone)]
 pub struct RawEntry {
@@ -137,4 +139,14 @@ impl RawPack {
             [self.data.clone(), self.index_bytes(), self.after_index.clone(), self.footer()];
         parts.concat()
     }
+}
+
+/// Whether two packs hold the same weights in the same order: names, forms, codes and scales.
+pub fn same_weights<A: Source, B: Source>(a: &Pack<A>, b: &Pack<B>) -> bool {
+    a.entries().len() == b.entries().len()
+        && a.entries().iter().zip(b.entries()).all(|(x, y)| {
+            (&x.name, x.k, x.n, x.dtype, x.groups()) == (&y.name, y.k, y.n, y.dtype, y.groups())
+                && a.codes(x).unwrap() == b.codes(y).unwrap()
+                && a.scales(x).unwrap() == b.scales(y).unwrap()
+        })
 }

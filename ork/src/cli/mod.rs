@@ -6,9 +6,7 @@ mod runs;
 
 use clap::{Args, Parser, Subcommand};
 
-pub use packs::{
-    ConvertArgs, DiffArgs, ExtractArgs, InspectArgs, QuantiseArgs, UpgradeArgs, VerifyArgs,
-};
+pub use packs::{ConvertArgs, InspectArgs, QuantiseArgs, UpgradeArgs, VerifyArgs};
 pub use probes::{DomainsArgs, FillArgs, PersistArgs, ProbeCommand, StreamProbeArgs, WindowArgs};
 pub use runs::{DemoArgs, PlanArgs, StreamArgs, TopArgs};
 
@@ -86,10 +84,6 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Check every byte of a pack against its checksums.
     Verify(VerifyArgs),
-    /// Compare two packs: entries, codes and scales.
-    Diff(DiffArgs),
-    /// Take one weight out of a pack as .npy files, or the embedded model skeleton as a GGUF.
-    Extract(ExtractArgs),
     /// Rewrite a pack of any version in the present form, without the model.
     Upgrade(UpgradeArgs),
     /// Run every weight of a pack or model through a budget, pass after pass.

@@ -27,9 +27,6 @@ pub struct QuantiseArgs {
     /// Importance of inputs, from an imatrix file: clips are searched to weigh errors by it.
     #[arg(long, value_name = "FILE")]
     pub imatrix: Option<PathBuf>,
-    /// Round at random, in proportion to the remainder, with this seed.
-    #[arg(long, value_name = "SEED")]
-    pub stochastic: Option<u64>,
     /// Also convert the output head that shares its values with the token embedding.
     #[arg(long)]
     pub tied_head: bool,
@@ -68,17 +65,14 @@ pub struct ConvertArgs {
     /// Container version: 2 by default; 5 and 7 for readers of the C project that want them.
     #[arg(long, value_name = "2|5|7", default_value = "2", value_parser = pack_version)]
     pub pack_version: u32,
-    /// Put a stamp page in front of each tiled blob, as the newest loaders of the C project want.
-    #[arg(long)]
-    pub stamped: bool,
     /// Overwrite a pack of another model, or of other settings.
     #[arg(long)]
     pub replace: bool,
     /// Hash the whole model instead of its header and a sample, for the identity in the pack.
     #[arg(long)]
     pub full_hash: bool,
-    /// How to read the model: pread, by position; direct, so past the page cache; mmap, through a mapping, for files that nobody shortens meanwhile.
-    #[arg(long, value_name = "pread|mmap|direct", default_value = "pread")]
+    /// How to read the model: pread, by position; direct, so past the page cache.
+    #[arg(long, value_name = "pread|direct", default_value = "pread")]
     pub read: Read,
     /// Drop the model's pages from memory behind the conversion; also set by ORK_EVICT_SRC=1.
     #[arg(long)]
@@ -124,49 +118,6 @@ pub struct VerifyArgs {
     /// Also check that it was made from this model.
     #[arg(long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
-}
-
-/// `ork diff`.
-///
-/// ```
-/// use clap::Parser;
-/// use ork::cli::{Cli, Command};
-///
-/// let cli = Cli::parse_from(["ork", "diff", "a.orkpack", "b.orkpack"]);
-/// let Command::Diff(args) = cli.command else { panic!() };
-/// assert_ne!(args.a, args.b);
-/// ```
-#[derive(Args, Clone, Debug)]
-pub struct DiffArgs {
-    /// One pack.
-    pub a: PathBuf,
-    /// The other.
-    pub b: PathBuf,
-}
-
-/// `ork extract`.
-///
-/// ```
-/// use clap::Parser;
-/// use ork::cli::{Cli, Command};
-///
-/// let cli = Cli::parse_from(["ork", "extract", "m.orkpack", "blk.0.attn_q.weight"]);
-/// let Command::Extract(args) = cli.command else { panic!() };
-/// assert!(args.weight.is_some() && !args.stub);
-/// ```
-#[derive(Args, Clone, Debug)]
-pub struct ExtractArgs {
-    /// The pack.
-    pub pack: PathBuf,
-    /// Name of the weight; written as NAME.npy (int8, N × K) and NAME.scales.npy (f32).
-    #[arg(required_unless_present = "stub")]
-    pub weight: Option<String>,
-    /// Write the model skeleton that packs of version 6 and later may embed, as a sparse GGUF.
-    #[arg(long, conflicts_with = "weight")]
-    pub stub: bool,
-    /// Folder for the .npy files, or the path of the stub.
-    #[arg(short, long, value_name = "PATH")]
-    pub output: Option<PathBuf>,
 }
 
 /// `ork upgrade`.

@@ -6,12 +6,11 @@ use ork_cache::config::Environment;
 use ork_weights::convert::{
     ConvertError, Imatrix, Options, Report as Converted, TierChoice, convert,
 };
-use ork_weights::model::{ModelError, OpenOptions, Read};
+use ork_weights::model::{ModelError, OpenOptions};
 use ork_weights::pack::WriterOptions;
 use ork_weights::quantise::ParseTierError;
 use ork_weights::quantise::QuantiseError;
 
-use crate::bus;
 use crate::cli::{ConvertArgs, QuantiseArgs};
 use crate::error::{Error, Result};
 use crate::input::{note_skipped, open_model};
@@ -28,9 +27,6 @@ use crate::target::{check_output, check_pack_output, write_bytes};
 pub(super) fn run(args: &ConvertArgs, report: Report) -> Result<()> {
     let environment = Environment::read().map_err(|e| Error::Usage(e.to_string()))?;
     let open = OpenOptions { read: args.read, tied_head: args.quantise.tied_head };
-    if args.read == Read::Mapped {
-        bus::explain(&args.model)?;
-    }
     let rss = PeakRss::start();
     let model = open_model(&args.model, &open)?;
     let target = args.output.clone().unwrap_or_else(|| args.model.with_extension("orkpack"));
@@ -47,10 +43,8 @@ pub(super) fn run(args: &ConvertArgs, report: Report) -> Result<()> {
     let options = Options {
         tiers,
         imatrix: imatrix.as_ref(),
-        stochastic: args.quantise.stochastic,
         writer: WriterOptions {
             version: args.pack_version,
-            stamped: args.stamped,
             replace: args.replace,
             ..WriterOptions::default()
         },

@@ -154,8 +154,7 @@ fn text(view: &PackView<'_>) -> String {
         lines.push(format!("packed by {packer}"));
     }
     if let Some(bytes) = view.embedded_gguf_bytes {
-        lines
-            .push(format!("embeds the skeleton of a GGUF of {} (ork extract --stub)", Size(bytes)));
+        lines.push(format!("embeds the skeleton of a GGUF of {}", Size(bytes)));
     }
     if view.calibration_rows > 0 {
         lines.push(format!("{} rows of calibration", view.calibration_rows));

@@ -2,8 +2,6 @@
 
 mod convert;
 mod demo;
-mod diff;
-mod extract;
 mod inspect;
 mod models;
 mod plan;
@@ -36,8 +34,6 @@ pub fn run(cli: &Cli) -> Result<()> {
         Command::Stream(args) => stream::run(args, report),
         Command::Inspect(args) => inspect::run(args, report),
         Command::Verify(args) => verify::run(args, report),
-        Command::Diff(args) => diff::run(args, report),
-        Command::Extract(args) => extract::run(args, report),
         Command::Upgrade(args) => upgrade::run(args, report),
         Command::Convert(args) => convert::run(args, report),
         Command::Plan(args) => plan::run(args, report),

@@ -39,7 +39,7 @@ pub(super) struct Model {
 /// # use std::sync::Arc;
 /// # use ork::run::pass::{Session, Settings};
 /// # use ork_cache::npu::Store;
-/// # use ork_weights::pack::{Access, Dtype, Pack, PackWriter, WriterOptions};
+/// # use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("small.orkpack");
 /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
@@ -48,7 +48,7 @@ pub(super) struct Model {
 /// #     writer.add(&name, 64, 64, Dtype::Int8, &[layer as u8; 4096], &[0.5; 64])?;
 /// # }
 /// # writer.finish()?;
-/// # let store = Arc::new(Store::from_pack(Pack::open_with(&path, Access::Pread)?));
+/// # let store = Arc::new(Store::from_pack(Pack::open(&path)?));
 /// # let device = rknpu::Device::simulated(Default::default())?;
 /// # let settings = Settings {
 /// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None, routers: None,

@@ -31,7 +31,7 @@ pub const BUDGET: &str = "budget";
 /// # use std::sync::Arc;
 /// # use ork::run::pass::{Session, Settings};
 /// # use ork_cache::npu::Store;
-/// # use ork_weights::pack::{Access, Dtype, Pack, PackWriter, WriterOptions};
+/// # use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("small.orkpack");
 /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
@@ -40,7 +40,7 @@ pub const BUDGET: &str = "budget";
 /// #     writer.add(&name, 64, 64, Dtype::Int8, &[layer as u8; 4096], &[0.5; 64])?;
 /// # }
 /// # writer.finish()?;
-/// # let store = Arc::new(Store::from_pack(Pack::open_with(&path, Access::Pread)?));
+/// # let store = Arc::new(Store::from_pack(Pack::open(&path)?));
 /// # let device = rknpu::Device::simulated(Default::default())?;
 /// # let settings = Settings {
 /// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None, routers: None,
@@ -75,7 +75,7 @@ pub struct Settings {
 /// # use std::sync::Arc;
 /// # use ork::run::pass::{Session, Settings};
 /// # use ork_cache::npu::Store;
-/// # use ork_weights::pack::{Access, Dtype, Pack, PackWriter, WriterOptions};
+/// # use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("small.orkpack");
 /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
@@ -84,7 +84,7 @@ pub struct Settings {
 /// #     writer.add(&name, 64, 64, Dtype::Int8, &[layer as u8; 4096], &[0.5; 64])?;
 /// # }
 /// # writer.finish()?;
-/// # let store = Arc::new(Store::from_pack(Pack::open_with(&path, Access::Pread)?));
+/// # let store = Arc::new(Store::from_pack(Pack::open(&path)?));
 /// # let device = rknpu::Device::simulated(Default::default())?;
 /// # let settings = Settings {
 /// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None, routers: None,
@@ -195,7 +195,7 @@ impl Session {
     /// # use std::sync::Arc;
     /// # use ork::run::pass::{Session, Settings};
     /// # use ork_cache::npu::Store;
-    /// # use ork_weights::pack::{Access, Dtype, Pack, PackWriter, WriterOptions};
+    /// # use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
     /// # let folder = tempfile::tempdir()?;
     /// # let path = folder.path().join("small.orkpack");
     /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
@@ -204,7 +204,7 @@ impl Session {
     /// #     writer.add(&name, 64, 64, Dtype::Int8, &[layer as u8; 4096], &[0.5; 64])?;
     /// # }
     /// # writer.finish()?;
-    /// # let store = Arc::new(Store::from_pack(Pack::open_with(&path, Access::Pread)?));
+    /// # let store = Arc::new(Store::from_pack(Pack::open(&path)?));
     /// # let device = rknpu::Device::simulated(Default::default())?;
     /// # let settings = Settings {
     /// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None, routers: None,
@@ -265,7 +265,7 @@ impl Session {
     /// # use std::sync::Arc;
     /// # use ork::run::pass::{Session, Settings};
     /// # use ork_cache::npu::Store;
-    /// # use ork_weights::pack::{Access, Dtype, Pack, PackWriter, WriterOptions};
+    /// # use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
     /// # let folder = tempfile::tempdir()?;
     /// # let path = folder.path().join("small.orkpack");
     /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
@@ -274,7 +274,7 @@ impl Session {
     /// #     writer.add(&name, 64, 64, Dtype::Int8, &[layer as u8; 4096], &[0.5; 64])?;
     /// # }
     /// # writer.finish()?;
-    /// # let store = Arc::new(Store::from_pack(Pack::open_with(&path, Access::Pread)?));
+    /// # let store = Arc::new(Store::from_pack(Pack::open(&path)?));
     /// # let device = rknpu::Device::simulated(Default::default())?;
     /// # let settings = Settings {
     /// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None, routers: None,
@@ -296,7 +296,7 @@ impl Session {
     /// # use std::sync::Arc;
     /// # use ork::run::pass::{Session, Settings};
     /// # use ork_cache::npu::Store;
-    /// # use ork_weights::pack::{Access, Dtype, Pack, PackWriter, WriterOptions};
+    /// # use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
     /// # let folder = tempfile::tempdir()?;
     /// # let path = folder.path().join("small.orkpack");
     /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
@@ -305,7 +305,7 @@ impl Session {
     /// #     writer.add(&name, 64, 64, Dtype::Int8, &[layer as u8; 4096], &[0.5; 64])?;
     /// # }
     /// # writer.finish()?;
-    /// # let store = Arc::new(Store::from_pack(Pack::open_with(&path, Access::Pread)?));
+    /// # let store = Arc::new(Store::from_pack(Pack::open(&path)?));
     /// # let device = rknpu::Device::simulated(Default::default())?;
     /// # let settings = Settings {
     /// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None, routers: None,
@@ -346,7 +346,7 @@ impl Session {
     /// # use std::sync::Arc;
     /// # use ork::run::pass::{Session, Settings};
     /// # use ork_cache::npu::Store;
-    /// # use ork_weights::pack::{Access, Dtype, Pack, PackWriter, WriterOptions};
+    /// # use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
     /// # let folder = tempfile::tempdir()?;
     /// # let path = folder.path().join("small.orkpack");
     /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
@@ -355,7 +355,7 @@ impl Session {
     /// #     writer.add(&name, 64, 64, Dtype::Int8, &[layer as u8; 4096], &[0.5; 64])?;
     /// # }
     /// # writer.finish()?;
-    /// # let store = Arc::new(Store::from_pack(Pack::open_with(&path, Access::Pread)?));
+    /// # let store = Arc::new(Store::from_pack(Pack::open(&path)?));
     /// # let device = rknpu::Device::simulated(Default::default())?;
     /// # let settings = Settings {
     /// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None, routers: None,

@@ -22,7 +22,7 @@ fn a_model_cut_while_it_is_converted() {
     let modified = fs::metadata(&model).unwrap().modified().unwrap();
     ork(&["convert", text(&model)]).assert().success();
     let old = fs::read(&pack).unwrap();
-    for read in ["pread", "mmap", "direct"] {
+    for read in ["pread", "direct"] {
         let mut child = Command::new(cargo_bin("ork"))
             .args(["convert", text(&model), "--read", read, "--threads", "1"])
             .stdout(Stdio::null())
@@ -203,9 +203,6 @@ fn on_a_full_disk(folder: &Path) {
     // With no byte left, nothing else is half written either.
     let rest = folder.join("rest");
     fs::write(&rest, vec![0; 3 << 20]).unwrap_err();
-    let weight = "blk.0.ffn_up.weight";
-    let codes = folder.join(format!("{weight}.npy"));
-    fails(&["extract", text(&pack), weight, "-o", text(folder)], &codes);
     for (flag, name) in [("--trace", "t.json"), ("--html", "t.html")] {
         let out = folder.join(name);
         let args = ["stream", text(&pack), "--device", "sim", "--rows", "1", "--passes", "60"];

@@ -82,8 +82,6 @@ fn help_lists_every_command_and_exit_code() {
         "convert",
         "inspect",
         "verify",
-        "diff",
-        "extract",
         "upgrade",
         "stream",
         "plan",

@@ -28,7 +28,6 @@ fn a_conversion_is_repeatable_on_any_number_of_threads() {
     ork(&["convert", text(&model), "-o", text(&one), "--threads", "1"]).assert().success();
     ork(&["convert", text(&model), "-o", text(&all)]).assert().success();
     assert!(fs::read(&one).unwrap() == fs::read(&all).unwrap());
-    ork(&["diff", text(&one), text(&all)]).assert().success();
 }
 
 #[test]
@@ -248,7 +247,6 @@ fn names_of_weights_cannot_act() {
         ork(&["plan", text(&pack), "--html", text(&plan)]),
         ork(&["stream", text(&pack), "--device", "sim", "--html", text(&run)]),
         ork(&["inspect", text(&pack)]),
-        ork(&["extract", text(&pack), "\u{1b}[2J-not-there"]),
     ];
     for mut command in outputs {
         let output = command.assert().get_output().clone();

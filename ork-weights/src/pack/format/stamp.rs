@@ -7,8 +7,6 @@ use crate::pack::error::{PackError, Result};
 
 /// "OAPK" on disk.
 const MAGIC: u32 = 0x4B50_414F;
-/// Bytes of a stamp: one page, zero behind its fields.
-pub(crate) const BYTES: usize = PAGE as usize;
 /// Bytes that [`check`] looks at.
 pub(crate) const FIELDS: usize = 28;
 const SOC: &[u8; 6] = b"rk3588";
@@ -57,18 +55,6 @@ fn fields(layout: &Layout, token: u32) -> [(&'static str, u32); 7] {
         ("N", layout.n()),
         ("header size", PAGE as u32),
     ]
-}
-
-/// The stamp of a blob with this layout.
-pub(crate) fn encode(layout: &Layout, token: u32) -> Vec<u8> {
-    let mut page = Vec::with_capacity(BYTES);
-    for (_, value) in fields(layout, token) {
-        page.extend(value.to_le_bytes());
-    }
-    page.extend([0; 4]); // flags
-    page.extend(SOC);
-    page.resize(BYTES, 0);
-    page
 }
 
 /// Whether a stamp that starts with `page` belongs to a blob with this layout.

@@ -7,11 +7,11 @@ use rknpu_sys::layout::PAGE;
 use super::{PackWriter, Summary, target};
 use crate::pack::entry::Span;
 use crate::pack::error::{PackError, Result};
+use crate::pack::file::PackFile;
 use crate::pack::format::extension::{self, Extension, PACKER};
 use crate::pack::format::footer::Footer;
 use crate::pack::format::index;
 use crate::pack::reader::Pack;
-use crate::pack::source::Pread;
 use crate::pack::verify;
 
 impl PackWriter {
@@ -102,7 +102,7 @@ impl PackWriter {
     fn read_back(&self) -> Result<()> {
         let path = &self.paths.partial;
         let file = self.file.try_clone().map_err(PackError::io("reopen", path))?;
-        let pack = Pack::parse(Pread::from_file(file, path)?)?;
+        let pack = Pack::parse(PackFile::from_file(file, path)?)?;
         match verify::verify(&pack, &|_| {}).problems.into_iter().next() {
             Some(problem) => Err(problem),
             None => Ok(()),

@@ -13,7 +13,7 @@ use crate::pack::format::extension::layout_id;
 use crate::pack::format::footer::Form;
 use crate::pack::format::index;
 
-const MAGIC: [u8; 8] = *b"ORKJRN01";
+const MAGIC: [u8; 8] = *b"ORKJRN02";
 /// Bytes of the header with its checksum.
 pub(super) const HEADER: usize = 96;
 
@@ -21,7 +21,6 @@ pub(super) const HEADER: usize = 96;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Job {
     version: u32,
-    stamped: bool,
     layout: u32,
     recipe: u64,
     identity: Identity,
@@ -30,8 +29,8 @@ pub(super) struct Job {
 impl Job {
     /// `None` for a model without identity: nobody could tell that it is the same.
     pub(super) fn new(identity: Option<&Identity>, options: &WriterOptions) -> Option<Job> {
-        let (version, stamped, recipe) = (options.version, options.stamped, options.recipe);
-        Some(Job { version, stamped, layout: layout_id(), recipe, identity: *identity? })
+        let (version, recipe) = (options.version, options.recipe);
+        Some(Job { version, layout: layout_id(), recipe, identity: *identity? })
     }
 
     /// How an interrupted job differs from this one; `None` when it can go on.
@@ -39,7 +38,7 @@ impl Job {
         if let Err(error) = interrupted.identity.check(&self.identity) {
             return Some(format!("another model ({error})"));
         }
-        let same = |a: &Job| (a.version, a.stamped, a.layout);
+        let same = |a: &Job| (a.version, a.layout);
         if same(self) != same(interrupted) {
             return Some("this model in another pack version or layout".into());
         }
@@ -49,7 +48,7 @@ impl Job {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEADER);
         out.extend(MAGIC);
-        for field in [self.version, u32::from(self.stamped), self.layout] {
+        for field in [self.version, self.layout] {
             out.extend(field.to_le_bytes());
         }
         out.extend(u32::from(self.identity.full_hash.is_some()).to_le_bytes());
@@ -69,12 +68,12 @@ impl Job {
         if at.array()? != MAGIC || xxh3_64(body) != u64::from_le_bytes(*sum) {
             return None;
         }
-        let (version, stamped, layout, full) = (at.u32()?, at.u32()?, at.u32()?, at.u32()?);
+        let (version, layout, full) = (at.u32()?, at.u32()?, at.u32()?);
         let (recipe, size, modified_ns) = (at.u64()?, at.u64()?, at.u64()?);
         let (sample_hash, hash) = (at.u128()?, at.u128()?);
         let full_hash = (full != 0).then_some(hash);
         let identity = Identity { size, modified_ns, sample_hash, full_hash };
-        Some(Job { version, stamped: stamped != 0, layout, recipe, identity })
+        Some(Job { version, layout, recipe, identity })
     }
 }
 

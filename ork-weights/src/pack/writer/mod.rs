@@ -15,19 +15,19 @@ use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 
-use rknpu_sys::layout::{Layout, PAGE};
-use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
+use rknpu_sys::layout::PAGE;
+use xxhash_rust::xxh3::xxh3_64;
 
 use self::disk::{Disk, Os};
 pub use self::options::{Summary, WriterOptions};
 pub use self::pieces::WeightWriter;
 use self::target::{Existing, Paths};
 use super::entry::{Checksums, Entry, Span};
-use super::error::{PackError, Part, Result};
+use super::error::{PackError, Result};
 use super::format::bytes::floats;
 use super::format::footer::Form;
 use super::format::index::{MAX_NAME, RawEntry};
-use super::format::{o4n1, stamp};
+use super::format::o4n1;
 use super::load::refuse_bad_scales;
 use super::source::Source;
 use super::verify;
@@ -81,8 +81,7 @@ pub struct PackWriter {
     owns_partial: bool,
 }
 
-/// A weight that is to be written, but for its bytes: for [`PackWriter::add_measured`] and
-/// [`PackWriter::begin`], which show it.
+/// A weight that is to be written, but for its bytes: for [`PackWriter::begin`], which shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WeightHeader<'a> {
     /// Name of the tensor, as for [`Entry::name`].
@@ -227,7 +226,8 @@ impl PackWriter {
         self.resumed
     }
 
-    /// Adds a weight: `blob` is what K, N and dtype give (tiles, or a compact blob), `scales` one per
+    /// Adds a weight whose blob is at hand; [`PackWriter::begin`] takes it in pieces, with the error that
+    /// was measured. `blob` is what K, N and dtype give (tiles, or a compact blob), `scales` one per
     /// channel or `[group][channel]`, empty for [`Dtype::O4n1`].
     ///
     /// ```
@@ -256,58 +256,9 @@ impl PackWriter {
         blob: &[u8],
         scales: &[f32],
     ) -> Result<()> {
-        self.add_measured(WeightHeader { name, k, n, dtype }, blob, scales, None)
-    }
-
-    /// [`PackWriter::add`] with the relative RMS error that the codes have against the source.
-    ///
-    /// ```
-    /// use ork_weights::pack::{Pack, WeightHeader};
-    ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// let header = WeightHeader { name: "w", k: 64, n: 64, dtype: Dtype::Int8 };
-    /// writer.add_measured(header, &[1; 4096], &[0.5; 64], Some(0.004))?;
-    /// writer.finish()?;
-    /// assert_eq!(Pack::open(&path)?.entries()[0].error(), Some(0.004));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`PackWriter::add`].
-    pub fn add_measured(
-        &mut self,
-        header: WeightHeader<'_>,
-        blob: &[u8],
-        scales: &[f32],
-        error: Option<f32>,
-    ) -> Result<()> {
-        let stamp = self.stamp(&header)?;
-        let at = self.end.next_multiple_of(PAGE);
-        let span = Span { offset: at, bytes: (stamp.len() + blob.len()) as u64 };
-        let raw = raw_entry(&header, span, scales.len(), error);
-        let entry = self.admit(header.name, raw, stamp.len() as u64, blob, scales)?;
-        let sum = checksum(&[&stamp, blob]);
-        let written = self
-            .write(&stamp, at)
-            .and_then(|()| self.write(blob, at + stamp.len() as u64))
-            .and_then(|()| self.append(entry, sum, scales));
-        if written.is_err() {
-            self.cut_back();
-        }
-        written
-    }
-
-    /// The stamp of a blob, empty where there is none.
-    fn stamp(&self, header: &WeightHeader<'_>) -> Result<Vec<u8>> {
-        let Some(precision) = header.dtype.stored().filter(|_| self.options.stamped) else {
-            return Ok(Vec::new());
-        };
-        let layout = Layout::new(header.k, header.n, precision)
-            .map_err(|source| PackError::Shape { name: header.name.into(), source })?;
-        Ok(stamp::encode(&layout, 0))
+        let mut weight = self.begin(WeightHeader { name, k, n, dtype })?;
+        weight.write_at(0, blob)?;
+        weight.finish(scales, None)
     }
 
     /// Writes the scales of a weight whose blob is written, and takes the weight in.
@@ -344,26 +295,12 @@ impl PackWriter {
         Ok(())
     }
 
-    /// The entry of a new weight, if a reader would accept it. `stamp` is the stamp's length,
-    /// `compact` at least header and scales of a compact blob.
-    fn admit(
-        &self,
-        name: &str,
-        raw: RawEntry,
-        stamp: u64,
-        compact: &[u8],
-        scales: &[f32],
-    ) -> Result<Entry> {
+    /// The entry of a new weight, if a reader would accept it. `compact` is at least header and scales
+    /// of a compact blob.
+    fn admit(&self, name: &str, raw: RawEntry, compact: &[u8], scales: &[f32]) -> Result<Entry> {
         self.admit_name(name)?;
         let stored = raw.blob.bytes;
         let entry = raw.check(name, self.entries.len() as u32, u64::MAX)?;
-        let stamped = stamp != 0;
-        if entry.stamped != stamped {
-            // A page too long, or a page too short to be stamped: no blob of this weight.
-            let (part, bytes) = (Part::Blob, stored - stamp);
-            let expected = if stamped { stored } else { stored.saturating_sub(PAGE) };
-            return Err(PackError::Size { name: name.into(), part, bytes, expected });
-        }
         if entry.dtype == Dtype::O4n1 {
             let inside = o4n1::scales(compact, stored, name, entry.k, entry.n)?;
             refuse_bad_scales(name, floats(inside))?;
@@ -490,19 +427,5 @@ fn raw_entry(header: &WeightHeader<'_>, blob: Span, scales: usize, error: Option
         scales_at: if scales == 0 { 0 } else { blob.range().end },
         full_k: 0,
         error: error.unwrap_or(0.0),
-    }
-}
-
-/// XXH3-64 over parts that follow each other.
-fn checksum(parts: &[&[u8]]) -> u64 {
-    match parts {
-        [[], only] => xxh3_64(only),
-        _ => {
-            let mut hash = Xxh3Default::new();
-            for part in parts {
-                hash.update(part);
-            }
-            hash.digest()
-        }
     }
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 ///
 /// let folder = tempfile::tempdir()?;
 /// let path = folder.path().join("small.orkpack");
-/// let newest = WriterOptions { version: 7, stamped: true, ..Default::default() };
+/// let newest = WriterOptions { version: 7, ..Default::default() };
 /// assert!(PackWriter::create(&path, None, newest.clone()).is_ok());
 /// let unknown = WriterOptions { version: 3, ..newest };
 /// let refused = PackWriter::create(&path, None, unknown);
@@ -20,8 +20,6 @@ use std::path::PathBuf;
 pub struct WriterOptions {
     /// Container version: 2, 5 or 7. Readers of the C project accept exactly one each.
     pub version: u32,
-    /// Whether tiled blobs get a stamp page, which the newest loaders of the C project demand.
-    pub stamped: bool,
     /// Overwrite whatever stands at the target, and start over instead of going on with an
     /// interrupted conversion of something else.
     pub replace: bool,
@@ -35,14 +33,7 @@ pub struct WriterOptions {
 
 impl Default for WriterOptions {
     fn default() -> WriterOptions {
-        WriterOptions {
-            version: 2,
-            stamped: false,
-            replace: false,
-            recipe: 0,
-            signature: 0,
-            expected: None,
-        }
+        WriterOptions { version: 2, replace: false, recipe: 0, signature: 0, expected: None }
     }
 }
 

@@ -4,13 +4,15 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use rknpu_sys::layout::PAGE;
+use xxhash_rust::xxh3::Xxh3Default;
 
 use super::{PackWriter, WeightHeader};
 use crate::pack::Dtype;
 use crate::pack::entry::{Entry, Span};
 use crate::pack::error::{PackError, Part, Result};
+use crate::pack::file::PackFile;
 use crate::pack::format::{blob, o4n1};
-use crate::pack::source::{Pread, Source};
+use crate::pack::source::Source;
 use crate::pack::verify;
 
 /// A weight that is being written, see [`PackWriter::begin`].
@@ -28,16 +30,16 @@ use crate::pack::verify;
 /// assert!(writer.is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug)]
 pub struct WeightWriter<'w> {
     writer: &'w mut PackWriter,
     header: WeightHeader<'w>,
-    /// Where the stamp is, or the blob if it has none.
     at: u64,
-    stamp: u64,
-    /// Bytes of the blob without its stamp.
+    /// Bytes of the blob.
     blob: u64,
     written: Vec<Range<u64>>,
+    /// Of the bytes that came in their order, from the first on.
+    hash: Xxh3Default,
+    hashed: u64,
     finished: bool,
 }
 
@@ -71,18 +73,16 @@ impl PackWriter {
         self.admit_name(name)?;
         let blob = blob::bytes(k, n, dtype)
             .map_err(|source| PackError::Shape { name: name.into(), source })?;
-        let stamp = self.stamp(&header)?;
-        let weight = WeightWriter {
+        Ok(WeightWriter {
             header,
             at: self.end.next_multiple_of(PAGE),
-            stamp: stamp.len() as u64,
             blob,
             written: Vec::new(),
+            hash: Xxh3Default::new(),
+            hashed: 0,
             finished: false,
             writer: self,
-        };
-        weight.writer.write(&stamp, weight.at)?;
-        Ok(weight)
+        })
     }
 
     /// What is written of a weight, if it is: before the pack is whole, [`PackWriter::read_at`] reads
@@ -148,13 +148,17 @@ impl WeightWriter<'_> {
         if end > self.blob {
             return Err(self.size(end));
         }
-        self.writer.write(bytes, self.at + self.stamp + offset)?;
+        self.writer.write(bytes, self.at + offset)?;
+        if offset == self.hashed {
+            self.hash.update(bytes);
+            self.hashed = end;
+        }
         self.written.push(offset..end);
         Ok(())
     }
 
-    /// Adds the weight to the pack, with its scales and the relative RMS error as for
-    /// [`PackWriter::add_measured`]. Its checksum is that of what the file gives back.
+    /// Adds the weight to the pack, with its scales and the relative RMS error of its codes, if that was
+    /// measured. Pieces in their order are hashed as they come; others are read back for it.
     ///
     /// ```
     /// # use ork_weights::pack::{Dtype, PackWriter, WeightHeader, WriterOptions};
@@ -187,16 +191,19 @@ impl WeightWriter<'_> {
         }
         let path = &self.writer.paths.partial;
         let file = self.writer.file.try_clone().map_err(PackError::io("reopen", path))?;
-        let source = Pread::from_file(file, path)?;
+        let source = PackFile::from_file(file, path)?;
         let mut compact = Vec::new();
         if self.header.dtype == Dtype::O4n1 {
             compact.resize(o4n1::HEADER + 4 * self.header.n as usize, 0);
             source.read_at(self.at, &mut compact)?;
         }
-        let span = Span { offset: self.at, bytes: self.stamp + self.blob };
+        let span = Span { offset: self.at, bytes: self.blob };
         let raw = super::raw_entry(&self.header, span, scales.len(), error);
-        let entry = self.writer.admit(self.header.name, raw, self.stamp, &compact, scales)?;
-        let sum = verify::hash(&source, span, &mut vec![0; verify::CHUNK], &|_| {})?;
+        let entry = self.writer.admit(self.header.name, raw, &compact, scales)?;
+        let sum = match self.hashed == self.blob {
+            true => self.hash.digest(),
+            false => verify::hash(&source, span, &mut vec![0; verify::CHUNK], &|_| {})?,
+        };
         self.writer.append(entry, sum, scales)?;
         self.finished = true;
         Ok(())
@@ -213,5 +220,15 @@ impl Drop for WeightWriter<'_> {
         if !self.finished {
             self.writer.cut_back();
         }
+    }
+}
+
+impl std::fmt::Debug for WeightWriter<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WeightWriter")
+            .field("header", &self.header)
+            .field("blob", &self.blob)
+            .field("written", &self.written)
+            .finish_non_exhaustive()
     }
 }

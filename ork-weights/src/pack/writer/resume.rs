@@ -6,7 +6,7 @@ use super::journal::{self, Job};
 use super::{Journal, PackWriter, target};
 use crate::pack::entry::Entry;
 use crate::pack::error::{PackError, Result};
-use crate::pack::source::Pread;
+use crate::pack::file::PackFile;
 use crate::pack::verify;
 
 impl PackWriter {
@@ -49,7 +49,7 @@ impl PackWriter {
     fn take_over(&mut self, records: Vec<(Entry, u64)>, header: u64) -> Result<u64> {
         let path = &self.paths.partial;
         let file = self.file.try_clone().map_err(PackError::io("reopen", path))?;
-        let source = Pread::from_file(file, path)?;
+        let source = PackFile::from_file(file, path)?;
         let (entries, ends): (Vec<Entry>, Vec<u64>) = records.into_iter().unzip();
         let good = verify::all_checksums(&source, &entries);
         let mut journal_end = header;

@@ -10,7 +10,6 @@ use rustix::fs::{FlockOperation, flock};
 use super::WriterOptions;
 use crate::pack::entry::Entry;
 use crate::pack::error::{PackError, Result};
-use crate::pack::source::Access;
 use crate::pack::{Identity, Pack};
 
 /// Where a pack goes, and the two files beside it while it is made.
@@ -132,7 +131,7 @@ pub(crate) fn existing(
         return Ok(Some(Existing { file, shapes: Vec::new() }));
     }
     let refuse = |what: String| PackError::TargetExists { path: target.to_owned(), what };
-    let pack = Pack::open_with(target, Access::Pread)
+    let pack = Pack::open(target)
         .map_err(|error| refuse(format!("is no pack that can be compared ({error})")))?;
     match (pack.identity(), identity) {
         (Some(theirs), Some(ours)) => {

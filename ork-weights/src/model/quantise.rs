@@ -177,8 +177,7 @@ mod tests {
     ];
 
     fn recipe(tier: &str) -> Recipe<'static> {
-        // Rounding that depends on where a channel is in its weight.
-        Recipe { stochastic: Some(7), ..Recipe::new(tier.parse::<Tier>().unwrap()) }
+        Recipe::new(tier.parse::<Tier>().unwrap())
     }
 
     fn opened(shape: Shape) -> (tempfile::NamedTempFile, Model) {
