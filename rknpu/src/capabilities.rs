@@ -3,7 +3,6 @@
 use std::fmt;
 
 use rknpu_sys::action;
-use rustix::io::Errno;
 
 use crate::driver::{Driver, DriverVersion};
 use crate::error::{Call, Error, Result};
@@ -91,7 +90,7 @@ impl Capabilities {
             node: driver.node().to_owned(),
             version,
             iommu,
-            domains: domains(driver, version, iommu).map_err(failed)?,
+            domains: domains(driver, version, iommu)?,
             unaligned_iova: iommu && version >= DriverVersion::UNALIGNED_IOVA,
             sram_total: sram(action::GET_TOTAL_SRAM_SIZE),
             sram_free: sram(action::GET_FREE_SRAM_SIZE),
@@ -123,15 +122,44 @@ impl Capabilities {
     }
 }
 
-/// A stub accepts the switch and still says 0.
-fn domains(driver: &dyn Driver, version: DriverVersion, iommu: bool) -> Result<Domains, Errno> {
+/// A stub accepts the switch and still says 0. A driver that has lost its count of users refuses one of the
+/// two switches, after 6 s: the first, or when it is in domain 1 the second.
+fn domains(driver: &dyn Driver, version: DriverVersion, iommu: bool) -> Result<Domains> {
     if !iommu || version < DriverVersion::SAFE_DOMAINS {
         return Ok(Domains::None);
     }
-    driver.action(action::SET_IOMMU_DOMAIN_ID, 1)?;
-    let live = driver.action(action::GET_IOMMU_DOMAIN_ID, 0)?;
-    driver.action(action::SET_IOMMU_DOMAIN_ID, 0)?;
-    Ok(if live == 1 { Domains::Real } else { Domains::Stub })
+    let live = || {
+        let failed = |errno| Error::Driver { call: Call::Action, domain: 0, bytes: 0, errno };
+        driver.action(action::GET_IOMMU_DOMAIN_ID, 0).map_err(failed)
+    };
+    let switch = |from, to| {
+        let node = || driver.node().to_owned();
+        let stuck = |errno| Error::DomainsStuck { node: node(), from, to, errno };
+        driver.action(action::SET_IOMMU_DOMAIN_ID, to).map(drop).map_err(stuck)
+    };
+    switch(live()?, 1)?;
+    let now = live()?;
+    switch(now, 0)?;
+    Ok(if now == 1 { Domains::Real } else { Domains::Stub })
+}
+
+impl fmt::Display for Domains {
+    /// ```
+    /// use rknpu::capabilities::Domains;
+    ///
+    /// assert_eq!(Domains::Real.to_string(), "the device has 16, numbered from 0");
+    /// ```
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Domains::Real => write!(f, "the device has {}, numbered from 0", limits::DOMAINS),
+            Domains::Stub => f.write_str(
+                "the driver has one, number 0, as its kernel was built without CONFIG_NO_GKI",
+            ),
+            Domains::None => {
+                f.write_str("the driver has one, number 0; more need an IOMMU and driver 0.9.8")
+            }
+        }
+    }
 }
 
 impl fmt::Display for Capabilities {

@@ -293,8 +293,8 @@ impl Device {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn domain(&self, index: u32) -> Result<Domain> {
-        let domains = self.capabilities().domains.count();
-        if index >= domains {
+        let domains = self.capabilities().domains;
+        if index >= domains.count() {
             return Err(Error::NoDomain { index, domains });
         }
         let mut leases = self.leases();
@@ -318,10 +318,10 @@ impl Device {
     /// # Errors
     /// [`Error::DomainsExhausted`].
     pub fn new_domain(&self) -> Result<Domain> {
-        let domains = self.capabilities().domains.count();
+        let domains = self.capabilities().domains;
         let mut leases = self.leases();
         let index = leases.domains.trailing_ones();
-        if index >= domains {
+        if index >= domains.count() {
             return Err(Error::DomainsExhausted { domains });
         }
         Ok(leases.lease(self, index))
@@ -494,7 +494,7 @@ impl Device {
             // The first int8 job of a cold NPU, and a change to or from int4, hang without it.
             let reset = self.0.driver.action(action::ACT_RESET, 0);
             self.0.scheduler.prepared(Some(mode.filter(|_| reset.is_ok())));
-            reset.map_err(|errno| Error::Driver { call: Call::Action, domain, bytes: 0, errno })?;
+            reset.map_err(|errno| Error::Driver { call: Call::Reset, domain, bytes: 0, errno })?;
         }
         Ok(entered)
     }
@@ -563,7 +563,7 @@ impl Device {
         if self.capabilities().domains != Domains::Real {
             return Ok(());
         }
-        let failed = |errno| Error::Driver { call: Call::Action, domain: 0, bytes: 0, errno };
+        let failed = |errno| Error::Driver { call: Call::Switch, domain: 0, bytes: 0, errno };
         self.0.driver.action(action::SET_IOMMU_DOMAIN_ID, 0).map(drop).map_err(failed)
     }
 

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use crate::buffer::{Buffer, Host, Memory};
 use crate::device::{Device, Entered};
 use crate::driver::{Create, Object};
-use crate::error::{Call, Error, Result};
+use crate::error::{Call, Error, Result, no_memory};
 use crate::limits;
 
 /// Bytes of a page, the granule of every size here.
@@ -255,9 +255,11 @@ impl Domain {
 
     /// The error that a failed `MEM_CREATE` means.
     pub(crate) fn create_error(&self, size: u64, errno: Errno) -> Error {
+        let has = self.0.device.capabilities();
         match errno {
             Errno::FAULT => self.exhausted(size, Some(errno)),
-            _ => Error::Driver { call: Call::Create, domain: self.0.index, bytes: size, errno },
+            Errno::INVAL if !has.iommu => Error::NoContiguousMemory { requested: size, errno },
+            _ => no_memory(Call::Create, self.0.index, size, errno),
         }
     }
 
@@ -267,8 +269,9 @@ impl Domain {
             domain: self.0.index,
             requested,
             used: stats.used,
-            window: stats.capacity,
+            capacity: stats.capacity,
             largest_free: stats.largest_free,
+            aligned: !self.0.device.capabilities().unaligned_iova,
             errno,
         }
     }

@@ -12,7 +12,7 @@ use crate::driver::{Linux, driver_name};
 use crate::error::{Error, NodeAnswer, Result};
 use crate::limits;
 use crate::lock::DeviceLock;
-pub use crate::lock::LockPolicy;
+pub use crate::lock::{LockHolder, LockPolicy};
 
 /// Name of the driver.
 const DRIVER: &str = rknpu_sys::drm::DRIVER_NAME;
@@ -184,7 +184,7 @@ impl OpenOptions {
                 return Err(Error::OtherDriver { path: owned(), driver });
             }
         }
-        let lock = DeviceLock::acquire(&siblings(path), &self.lock)?;
+        let lock = DeviceLock::acquire(path, &fd, &self.lock)?;
         let driver = Arc::new(Linux::new(fd, path.display().to_string()));
         Device::new(driver, self, Some(lock))
     }
@@ -207,22 +207,6 @@ fn nodes() -> Vec<PathBuf> {
         found.sort();
         all.append(&mut found);
     }
-    all
-}
-
-/// Every node of the device behind one, that one included: card and render node are one NPU.
-fn siblings(path: &Path) -> Vec<PathBuf> {
-    let mut all = vec![path.to_path_buf()];
-    if let Some(name) = path.file_name() {
-        let drm = Path::new("/sys/class/drm").join(name).join("device/drm");
-        for entry in std::fs::read_dir(drm).into_iter().flatten().flatten() {
-            let node = Path::new(DRI).join(entry.file_name());
-            if !all.contains(&node) && node.exists() {
-                all.push(node);
-            }
-        }
-    }
-    all.sort();
     all
 }
 

@@ -1,14 +1,22 @@
 //! What can go wrong: the operation, its numbers and the way out.
 
+mod causes;
+#[cfg(test)]
+mod tests;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
 use rknpu_sys::layout::{LayoutError, Precision};
 use rustix::io::Errno;
 
+use crate::capabilities::Domains;
 use crate::driver::DriverVersion;
 use crate::health::PostMortem;
+use crate::lock::LockHolder;
 use crate::program::ProgramError;
+
+pub(crate) use causes::no_memory;
 
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -21,8 +29,12 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Call {
-    /// `ACTION`.
+    /// `ACTION`: a question.
     Action,
+    /// `ACTION` that resets the NPU.
+    Reset,
+    /// `ACTION` that switches to another domain.
+    Switch,
     /// `MEM_CREATE`.
     Create,
     /// `MEM_MAP` and `mmap`.
@@ -43,6 +55,8 @@ impl std::fmt::Display for Call {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Call::Action => "ACTION",
+            Call::Reset => "ACTION(reset)",
+            Call::Switch => "ACTION(switch domain)",
             Call::Create => "MEM_CREATE",
             Call::Map => "MEM_MAP/mmap",
             Call::Unmap => "munmap",
@@ -122,7 +136,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// The node could not be opened for another reason.
-    #[error("cannot open {}", path.display())]
+    #[error("{} cannot be opened: {}", path.display(), causes::of_open(*errno))]
     Open {
         /// The node.
         path: PathBuf,
@@ -134,13 +148,14 @@ pub enum Error {
     #[error(
         "{} is in use by {}; two processes can wedge the NPU until a reboot: wait for it to end, or \
          open with `LockPolicy::Ignore` and a reason",
-        path.display(), owner(*pid)
+        path.display(),
+        holder.as_ref().map_or_else(|| "another process".to_owned(), ToString::to_string)
     )]
     Locked {
-        /// The locked node.
+        /// The node that was to be opened.
         path: PathBuf,
         /// Who holds the lock, where the system says so.
-        pid: Option<u32>,
+        holder: Option<LockHolder>,
     },
     /// The driver cannot do this.
     #[error("{feature} needs {needs}; this driver is {has}")]
@@ -152,13 +167,29 @@ pub enum Error {
         /// What there is.
         has: DriverVersion,
     },
+    /// The driver does not switch domains any more.
+    #[error(
+        "the driver of {node} no longer switches domains: from {from} to {to} it gave up: {}",
+        causes::of(Call::Switch, *errno)
+    )]
+    DomainsStuck {
+        /// Where the device is.
+        node: String,
+        /// Domain that the driver is in.
+        from: u32,
+        /// Domain that it was to switch to.
+        to: u32,
+        /// Its answer.
+        #[source]
+        errno: Errno,
+    },
     /// No such domain.
-    #[error("there is no domain {index}: this device has {domains}, numbered from 0")]
+    #[error("there is no domain {index}: {domains}")]
     NoDomain {
         /// Domain asked for.
         index: u32,
-        /// Domains that the device has.
-        domains: u32,
+        /// Those that the device has.
+        domains: Domains,
     },
     /// The domain is leased already.
     #[error("domain {index} is leased already; clone that `Domain`, or drop it first")]
@@ -167,10 +198,10 @@ pub enum Error {
         index: u32,
     },
     /// Every domain is leased.
-    #[error("all {domains} domains are leased; drop one, or put more into each")]
+    #[error("no domain is left to lease: {domains}; drop a lease, or put more into each domain")]
     DomainsExhausted {
-        /// Domains that the device has.
-        domains: u32,
+        /// Those that the device has.
+        domains: Domains,
     },
     /// This thread already keeps another domain active.
     #[error(
@@ -192,13 +223,17 @@ pub enum Error {
         cores: u32,
     },
     /// The core is leased already.
-    #[error("core {core} is leased already; one job at a time runs on a core")]
+    #[error(
+        "core {core} is leased already: one job at a time runs on a core; drop it first, or share all"
+    )]
     CoreLeased {
         /// Core asked for.
         core: u32,
     },
     /// A size that no buffer can have.
-    #[error("a buffer of {requested} bytes is not possible; it has 1 to {limit} bytes")]
+    #[error(
+        "a buffer of {requested} bytes is not possible: it has 1 to {limit}; cut larger ones in pieces"
+    )]
     Size {
         /// Bytes asked for.
         requested: u64,
@@ -207,8 +242,8 @@ pub enum Error {
     },
     /// The domain's address space is used up.
     #[error(
-        "domain {domain} has no room for {requested} bytes: {used} of {window} are in use and the \
-         largest gap is {largest_free}; free a buffer, or use another domain"
+        "domain {domain} has no room for {requested} bytes: {}",
+        causes::of_exhaustion(*requested, *used, *capacity, *largest_free, *aligned)
     )]
     IovaExhausted {
         /// Domain.
@@ -217,16 +252,30 @@ pub enum Error {
         requested: u64,
         /// Bytes that this process has mapped in it.
         used: u64,
-        /// Bytes that it can map.
-        window: u64,
+        /// Bytes that can be mapped in it.
+        capacity: u64,
         /// Largest run of addresses that is free by this process's books.
         largest_free: u64,
+        /// Whether the driver gives a buffer only addresses that are multiples of the next power of two.
+        aligned: bool,
         /// The driver's answer; absent when the books alone said no.
         errno: Option<Errno>,
     },
+    /// No contiguous memory is left, which buffers are made of where there is no IOMMU.
+    #[error(
+        "no {requested} contiguous bytes are left, and without an IOMMU a buffer is contiguous; free one, \
+         give the kernel more of it (cma=), or enable the NPU's IOMMU in the device tree"
+    )]
+    NoContiguousMemory {
+        /// Bytes asked for, in whole pages.
+        requested: u64,
+        /// The driver's answer.
+        #[source]
+        errno: Errno,
+    },
     /// An arena has no run of bytes that long.
     #[error(
-        "the arena has no {requested} bytes in one piece: {free} of {capacity} are free, at most {largest} together"
+        "the arena has no {requested} bytes in one piece: {free} of {capacity} are free, at most {largest} together; free some, or make a larger arena"
     )]
     ArenaFull {
         /// Bytes asked for, in whole pages.
@@ -239,7 +288,7 @@ pub enum Error {
         largest: u64,
     },
     /// The driver refused a call.
-    #[error("{call} failed in domain {domain} on {bytes} bytes")]
+    #[error("{call}{} in domain {domain} failed: {}", of_bytes(*bytes), causes::of(*call, *errno))]
     Driver {
         /// The call.
         call: Call,
@@ -251,8 +300,28 @@ pub enum Error {
         #[source]
         errno: Errno,
     },
+    /// The process has as many files open as it may.
+    #[error(
+        "{call} of {bytes} bytes failed: the process has {open} of {limit} files open; raise the limit \
+         (ulimit -n), or use fewer and larger buffers"
+    )]
+    OpenFiles {
+        /// The call.
+        call: Call,
+        /// Bytes concerned.
+        bytes: u64,
+        /// Files that it has open.
+        open: u64,
+        /// Files that it may have open.
+        limit: u64,
+        /// The driver's answer.
+        #[source]
+        errno: Errno,
+    },
     /// A range outside a buffer.
-    #[error("{len} bytes from {offset} on do not lie in a buffer of {size}")]
+    #[error(
+        "{len} bytes from {offset} on do not lie in a buffer of {size}: end the range there, or earlier"
+    )]
     Range {
         /// First byte.
         offset: u64,
@@ -291,7 +360,9 @@ pub enum Error {
         n: u32,
     },
     /// Weights of one precision for a matmul of another.
-    #[error("weights are {weights:?} but the matmul was made for {matmul:?}")]
+    #[error(
+        "weights are {weights:?} but the matmul was made for {matmul:?}; make one for {weights:?}"
+    )]
     Precision {
         /// The weights'.
         weights: Precision,
@@ -299,7 +370,9 @@ pub enum Error {
         matmul: Precision,
     },
     /// An activation outside -8..=7 for int4.
-    #[error("activation {value} at row {row}, column {column} does not fit into 4 bits (-8..=7)")]
+    #[error(
+        "activation {value} at row {row}, column {column} does not fit into 4 bits: scale to -8..=7"
+    )]
     Int4Range {
         /// The value.
         value: i8,
@@ -319,7 +392,9 @@ pub enum Error {
     )]
     ForeignActivations,
     /// Buffers of different domains, or of different devices, in one job.
-    #[error("a job runs in one domain: {what} is in domain {got}, the job in domain {want}")]
+    #[error(
+        "a job runs in one domain: {what} is in domain {got}, the job in domain {want}; allocate it there"
+    )]
     ForeignDomain {
         /// Which buffer.
         what: &'static str,
@@ -338,10 +413,10 @@ pub enum Error {
         domain: u32,
     },
     /// A register program that must not reach the NPU.
-    #[error("the register program was refused")]
+    #[error("the register program was refused: {0}")]
     Program(#[from] ProgramError),
     /// A timeout that the driver would misread.
-    #[error("a timeout of {0:?} is not possible: 1 ms to 0x7fffffff ms")]
+    #[error("a timeout of {0:?} is not possible: the driver takes 1 ms to 2147483647 ms")]
     Timeout(Duration),
     /// A job did not run to its end, twice.
     #[error("the job failed and so did its repetition after a reset: {0}")]
@@ -361,7 +436,9 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A probe's data came back changed.
-    #[error("{what}: byte {at} is {got:#04x}, {want:#04x} was written")]
+    #[error(
+        "{what}: byte {at} is {got:#04x}, {want:#04x} was written; memory or cache maintenance fails, so results will be wrong"
+    )]
     Mismatch {
         /// Where.
         what: &'static str,
@@ -393,6 +470,8 @@ impl Error {
             self,
             Error::IovaExhausted { .. }
                 | Error::ArenaFull { .. }
+                | Error::NoContiguousMemory { .. }
+                | Error::OpenFiles { .. }
                 | Error::Driver { errno: Errno::NOMEM, .. }
         )
     }
@@ -413,7 +492,11 @@ impl Error {
     /// ```
     pub fn errno(&self) -> Option<Errno> {
         match self {
-            Error::Driver { errno, .. } | Error::Open { errno, .. } => Some(*errno),
+            Error::Driver { errno, .. }
+            | Error::Open { errno, .. }
+            | Error::NoContiguousMemory { errno, .. }
+            | Error::OpenFiles { errno, .. }
+            | Error::DomainsStuck { errno, .. } => Some(*errno),
             Error::IovaExhausted { errno, .. } => *errno,
             Error::JobFailed(report) | Error::Wedged(report) => report.errno,
             _ => None,
@@ -430,6 +513,7 @@ fn list(tried: &[NodeAnswer]) -> String {
     answers.join("; ")
 }
 
-fn owner(pid: Option<u32>) -> String {
-    pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
+/// ` of N bytes`, where there are any.
+fn of_bytes(bytes: u64) -> String {
+    if bytes == 0 { String::new() } else { format!(" of {bytes} bytes") }
 }
