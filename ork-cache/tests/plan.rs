@@ -176,7 +176,7 @@ fn the_readme_s_table_is_what_is_printed() {
             let text = plan.to_string();
             assert!(text.contains(&format!(", {} in {} weights", row[1], items.len())), "{text}");
             if plan.mode == Mode::Resident {
-                assert_eq!(*cell, format!("resident, {} windows", plan.domains.len()));
+                assert_eq!(*cell, format!("resident, {} domains", plan.domains.len()));
             } else {
                 let bytes = cell.strip_suffix(" a pass").unwrap();
                 assert!(text.contains(&format!("weights ({bytes})")), "{name}, {board}: {text}");

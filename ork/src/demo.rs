@@ -5,7 +5,7 @@ use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ork_cache::npu::{self, Store};
+use ork_cache::npu::{self, Setup, Store};
 use ork_weights::model::{Model, OpenOptions};
 use ork_weights::pack::{PackWriter, WriterOptions};
 use rknpu::Device;
@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::input::{model_store, open_model, open_pack};
 use crate::memory::{self, PeakRss};
 use crate::output::Progress;
-use crate::run::pass::{Session, Settings};
+use crate::run::session::{Session, Settings};
 use crate::temporary::check_room;
 
 /// What to run.
@@ -69,7 +69,7 @@ pub struct Row {
     /// Weights that lost their place to others.
     pub evicted: u64,
     /// Most bytes mapped for the NPU at once, scratch included.
-    pub peak_window: u64,
+    pub peak_mapped: u64,
     /// Most bytes that weights took at once.
     pub peak_weights: u64,
     /// Most resident memory of the process during this way, simulated device memory included.
@@ -166,18 +166,11 @@ impl Runner<'_> {
         budget: u64,
         prefetch: bool,
     ) -> Result<Row> {
-        let settings = Settings {
-            title: format!("demo, {way:?}"),
-            budget,
-            rows: self.scenario.rows,
-            prefetch,
-            verify: false,
-            policy: None,
-            routers: None,
-        };
+        let setup = Setup { rows: self.scenario.rows, ..Setup::new(budget) };
+        let settings = Settings { prefetch, ..Settings::new(format!("demo, {way:?}"), setup) };
         let rss = PeakRss::start();
         let start = Instant::now();
-        let mut session = Session::new(self.device, sources, &settings, None)?;
+        let mut session = Session::new(self.device, sources, &settings)?;
         for note in session.notes().iter().map(ToString::to_string) {
             // The same is said of one way after the other.
             if !self.notes.contains(&note) {
@@ -204,7 +197,7 @@ impl Runner<'_> {
             loaded: sources.iter().map(|source| source.given().loaded).sum(),
             packed: sources.iter().map(|source| source.given().packed).sum(),
             evicted: stats.counters.evictions,
-            peak_window: session.peak_window(),
+            peak_mapped: session.peak_mapped(),
             peak_weights: stats.bytes_peak,
             peak_rss: rss.bytes(),
             digest: session.digest(sources.len().saturating_sub(1)),
@@ -222,11 +215,11 @@ fn source(path: &Path, model: Model, building: Option<PackWriter>) -> Result<Sto
 
 /// Why a resident run of `total` bytes is not possible; `None` when it is.
 fn too_large(device: &Device, total: u64) -> Option<String> {
-    // What the placement would refuse: a quarter of a window is kept for everything else.
-    let windows = u64::from(device.capabilities().domains.count());
-    let room = windows * (rknpu::limits::WINDOW / 4 * 3);
+    // What the placement would refuse: a quarter of a domain is kept for everything else.
+    let domains = u64::from(device.capabilities().domains.count());
+    let room = domains * (rknpu::limits::WINDOW / 4 * 3);
     if total > room {
-        return Some(format!("{total} bytes do not fit the {windows} windows of this device"));
+        return Some(format!("{total} bytes do not fit the {domains} domains of this device"));
     }
     let free = memory::available()?;
     (total > free / 4 * 3).then(|| format!("{total} bytes are too many for {free} bytes of RAM"))

@@ -1,4 +1,4 @@
-//! The parts of the program `ork`, which runs models larger than the NPU's window on an RK3588.
+//! The parts of the program `ork`, which runs models on the NPU of an RK3588, also larger ones than it can address.
 //!
 //! | part | what it does |
 //! |---|---|
@@ -10,13 +10,13 @@
 //! It is a library so that the workspace's scenario tests run the very code that the program runs.
 //! Other programs build on `ork-cache`, `ork-weights` and `rknpu`.
 
+pub mod activity;
 pub mod cli;
 pub mod command;
 pub mod demo;
 pub mod device;
 pub mod error;
 mod input;
-pub mod live;
 pub mod memory;
 pub mod output;
 pub mod run;

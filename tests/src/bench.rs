@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ork::error::Error;
-use ork::run::pass::{Session, Settings};
-use ork_cache::npu::{self, Store};
+use ork::run::session::{Session, Settings};
+use ork_cache::npu::{self, Setup, Store};
 use ork_weights::convert::{Options, convert};
 use ork_weights::model::synth::Shape;
 use ork_weights::model::{Model, OpenOptions};
@@ -96,16 +96,9 @@ pub fn session(
     budget: u64,
     prefetch: bool,
 ) -> Result<Session, Error> {
-    let settings = Settings {
-        title: "scenario".into(),
-        budget,
-        rows: ROWS,
-        prefetch,
-        verify: false,
-        policy: None,
-        routers: None,
-    };
-    Session::new(device, &[store], &settings, None)
+    let setup = Setup { rows: ROWS, ..Setup::new(budget) };
+    let settings = Settings { prefetch, ..Settings::new("scenario", setup) };
+    Session::new(device, &[store], &settings)
 }
 
 /// All passes, and the digest of their results.

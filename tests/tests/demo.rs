@@ -33,8 +33,8 @@ fn every_way_gives_the_same_results_within_its_budget() {
     assert_eq!(outcome.rows.len(), 5);
     assert!(outcome.budget < outcome.packed_bytes);
     for row in &outcome.rows {
-        assert!(row.peak_window <= row.budget, "{row:#?}");
-        assert!(row.peak_weights < row.peak_window, "{row:#?}");
+        assert!(row.peak_mapped <= row.budget, "{row:#?}");
+        assert!(row.peak_weights < row.peak_mapped, "{row:#?}");
     }
     let row = |way| outcome.row(way).unwrap();
     assert_eq!(row(Way::Resident).packed, outcome.weights as u64);

@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub use packs::{ConvertArgs, InspectArgs, QuantiseArgs, UpgradeArgs, VerifyArgs};
 pub use probes::{DomainsArgs, FillArgs, PersistArgs, ProbeCommand, StreamProbeArgs, WindowArgs};
-pub use runs::{DemoArgs, PlanArgs, StreamArgs, TopArgs};
+pub use runs::{BenchArgs, DemoArgs, PlanArgs, TopArgs};
 
 use crate::device::DeviceChoice;
 
@@ -24,8 +24,8 @@ Exit codes:
 
 Sizes are bytes, or take K, M, G, KiB, MiB, GiB (powers of 1024) or kB, MB, GB (of 1000).";
 
-/// What the columns of `ork stream` are, below its options.
-const AFTER_STREAM: &str = "\
+/// What the columns of `ork bench` are, below its options.
+const AFTER_BENCH: &str = "\
 Columns, a line for each pass over the weights:
   wall     time of the pass
   compute  time in matmuls and in reading their results
@@ -38,7 +38,7 @@ Columns, a line for each pass over the weights:
 Below: most device memory mapped at once (weights, slots and scratch), most memory of the process (a
 simulated device's included), and a digest of all results, which must not depend on the budget.";
 
-/// Runs models larger than the NPU's window on an RK3588.
+/// Runs models on the NPU of an RK3588, also larger ones than it can address.
 ///
 /// ```
 /// use clap::Parser;
@@ -52,7 +52,7 @@ simulated device's included), and a digest of all results, which must not depend
 #[command(
     name = "ork",
     version,
-    about = "Runs models larger than the NPU's window on an RK3588",
+    about = "Runs models on the NPU of an RK3588, also larger ones than it can address",
     long_about = None,
     after_help = AFTER_HELP,
     arg_required_else_help = true
@@ -86,15 +86,15 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Rewrite a pack of any version in the present form, without the model.
     Upgrade(UpgradeArgs),
-    /// Run every weight of a pack or model through a budget, pass after pass.
-    #[command(after_help = AFTER_STREAM)]
-    Stream(StreamArgs),
+    /// Benchmark: multiply made-up activations by every weight of a pack or model, through a budget.
+    #[command(after_help = AFTER_BENCH)]
+    Bench(BenchArgs),
     /// Say what will be resident and what will be streamed, and what a pass costs, before loading.
     Plan(PlanArgs),
     /// Measure what the device and its driver really do.
     #[command(subcommand)]
     Probe(ProbeCommand),
-    /// Show NPU load, memory traffic and window use as they are now.
+    /// Show the load of NPU cores and memory, and what running programs have mapped.
     Top(TopArgs),
 }
 

@@ -19,7 +19,7 @@ use crate::size::Size;
 pub enum ProbeCommand {
     /// Allocate until the driver refuses, in each domain, created only and mapped: the window.
     Window(WindowArgs),
-    /// Stream weights through one window, one at a time; exit code 2 on a leak.
+    /// Load and free weights in one domain, one at a time; exit code 2 on a leak.
     Stream(StreamProbeArgs),
     /// Pack a weight, dump it, load the dump and dump that: equality, times, ratio.
     Persist(PersistArgs),

@@ -38,18 +38,18 @@ pub struct DemoArgs {
     pub device: DeviceArgs,
 }
 
-/// `ork stream`.
+/// `ork bench`.
 ///
 /// ```
 /// use clap::Parser;
 /// use ork::cli::{Cli, Command};
 ///
-/// let cli = Cli::parse_from(["ork", "stream", "m.orkpack", "--budget", "2GiB"]);
-/// let Command::Stream(args) = cli.command else { panic!() };
+/// let cli = Cli::parse_from(["ork", "bench", "m.orkpack", "--budget", "2GiB"]);
+/// let Command::Bench(args) = cli.command else { panic!() };
 /// assert_eq!((args.budget.map(|size| size.0), args.rows), (Some(2 << 30), 128));
 /// ```
 #[derive(Args, Clone, Debug)]
-pub struct StreamArgs {
+pub struct BenchArgs {
     /// A pack, or a model that is packed while it runs.
     pub file: PathBuf,
     /// Device memory for weights and scratch; by default ORK_WCACHE_BUDGET_MB, or 3072 MiB.

@@ -111,7 +111,7 @@ fn label(way: Way) -> &'static str {
 fn text(view: &View<'_>) -> String {
     let outcome = view.outcome;
     let mut table = Table::new([
-        "", "wall", "1st pass", "loaded", "packed", "evicted", "weights", "window", "RSS", "digest",
+        "", "wall", "1st pass", "loaded", "packed", "evicted", "weights", "mapped", "RSS", "digest",
     ]);
     for row in &outcome.rows {
         table.row([
@@ -122,7 +122,7 @@ fn text(view: &View<'_>) -> String {
             row.packed.to_string(),
             row.evicted.to_string(),
             Size(row.peak_weights).to_string(),
-            Size(row.peak_window).to_string(),
+            Size(row.peak_mapped).to_string(),
             row.peak_rss.map_or("-".into(), |bytes| Size(bytes).to_string()),
             format!("{:016x}", row.digest),
         ]);
@@ -138,7 +138,7 @@ fn text(view: &View<'_>) -> String {
     if let Some(reason) = &outcome.resident_left_out {
         text.push_str(&format!("resident: left out, {reason}\n"));
     }
-    text.push_str("weights, window and RSS are peaks; window is weights and scratch memory, and RSS holds a simulated device's\n");
+    text.push_str("weights, mapped and RSS are peaks; mapped is weights and scratch memory, and RSS holds a simulated device's\n");
     text.push_str(&match view.identical {
         true => format!("All {} digests are identical.\n", outcome.rows.len()),
         false => "The digests DIFFER.\n".into(),

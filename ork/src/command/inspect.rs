@@ -114,7 +114,7 @@ fn print_pack(pack: &Pack<PackFile>, report: Report) -> Result<(), PrintError> {
 
 fn text(view: &PackView<'_>) -> String {
     let mut table =
-        Table::new(["weight", "K", "N", "storage", "bits", "stored", "in the window", "error"]);
+        Table::new(["weight", "K", "N", "storage", "bits", "stored", "on the device", "error"]);
     let mut tiers = BTreeMap::<&str, (usize, u64)>::new();
     for weight in &view.weights {
         let tier = tiers.entry(weight.dtype).or_default();
@@ -133,7 +133,7 @@ fn text(view: &PackView<'_>) -> String {
     let mut lines = vec![table.to_string()];
     let loaded = view.weights.iter().map(|w| w.loaded_bytes).sum();
     lines.push(format!(
-        "version {}, {} in the file, {} weights, {} in the window",
+        "version {}, {} in the file, {} weights, {} on the device",
         view.version,
         Size(view.bytes),
         view.weights.len(),

@@ -1,12 +1,12 @@
 //! One module per command.
 
+mod bench;
 mod convert;
 mod demo;
 mod inspect;
 mod models;
 mod plan;
 mod probe;
-mod stream;
 mod top;
 mod upgrade;
 mod verify;
@@ -31,7 +31,7 @@ pub fn run(cli: &Cli) -> Result<()> {
     let report = Report { json: cli.json };
     match &cli.command {
         Command::Demo(args) => demo::run(args, report),
-        Command::Stream(args) => stream::run(args, report),
+        Command::Bench(args) => bench::run(args, report),
         Command::Inspect(args) => inspect::run(args, report),
         Command::Verify(args) => verify::run(args, report),
         Command::Upgrade(args) => upgrade::run(args, report),

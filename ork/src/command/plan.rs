@@ -192,7 +192,7 @@ fn residency(items: &[Item], plan: &Plan) -> Vec<html::Domain> {
         .domains
         .iter()
         .map(|share| html::Domain {
-            window: plan.board.window,
+            capacity: plan.board.window,
             pinned: share.pinned,
             slots: share.slots,
             scratch: share.scratch,

@@ -69,7 +69,7 @@ fn stream(args: &StreamProbeArgs, report: Report) -> Result<()> {
     match found.is_clean() {
         true => Ok(()),
         false => Err(Error::Leak(format!(
-            "memory leaks: {} of {} weights went through and {} bytes are left; the window is whole again after a reboot",
+            "memory leaks: {} of {} weights went through and {} bytes are left; the domain is whole again after a reboot",
             found.done, found.wanted, found.left
         ))),
     }

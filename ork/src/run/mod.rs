@@ -4,12 +4,12 @@
 //! | part | what it does |
 //! |---|---|
 //! | [`activations`] | inputs, and digests of outputs |
-//! | [`pass`] | the matmuls of a pass, on resident and streamed weights |
+//! | [`session`] | the matmuls of a pass, on resident and streamed weights |
 //! | [`routed`] | which experts a batch goes to, where a model has them |
 
 pub mod activations;
 mod engine;
 mod model;
-pub mod pass;
 pub mod routed;
-mod way;
+pub mod session;
+mod visits;

@@ -11,11 +11,11 @@ use ork_weights::reference;
 
 use super::activations::{Digest, Noise};
 use super::engine::{Engine, Inputs};
-use super::pass::Settings;
 use super::routed::Router;
-use super::way::Way;
+use super::session::Settings;
+use super::visits::Pass;
+use crate::activity::CoreTimes;
 use crate::error::{Error, Result};
-use crate::live::CoreTimes;
 
 #[derive(Debug)]
 pub(super) struct Model {
@@ -34,30 +34,6 @@ pub(super) struct Model {
 }
 
 /// What a model has done so far.
-///
-/// ```
-/// # use std::sync::Arc;
-/// # use ork::run::pass::{Session, Settings};
-/// # use ork_cache::npu::Store;
-/// # use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
-/// # let folder = tempfile::tempdir()?;
-/// # let path = folder.path().join("small.orkpack");
-/// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-/// # for layer in 0..32 {
-/// #     let name = format!("blk.{layer}.ffn_up.weight");
-/// #     writer.add(&name, 64, 64, Dtype::Int8, &[layer as u8; 4096], &[0.5; 64])?;
-/// # }
-/// # writer.finish()?;
-/// # let store = Arc::new(Store::from_pack(Pack::open(&path)?));
-/// # let device = rknpu::Device::simulated(Default::default())?;
-/// # let settings = Settings {
-/// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None, routers: None,
-/// # };
-/// # let mut session = Session::new(&device, &[store], &settings, None)?;
-/// session.pass(0)?;
-/// assert_eq!(session.totals(0).verified, 32 * 2 * 64); // every result is the CPU's
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Totals {
     /// Passes.
@@ -86,7 +62,7 @@ impl Model {
             index,
             store: store.clone(),
             placed,
-            rows: settings.rows as usize,
+            rows: settings.setup.rows as usize,
             router: None,
             out: settings.verify.then(Vec::new),
             digest: Digest::default(),
@@ -106,12 +82,12 @@ impl Model {
     }
 
     /// Those experts of `layer` that the batch goes to.
-    pub(super) fn experts(&mut self, layer: u32, way: &mut Way<'_>) -> Result<()> {
+    pub(super) fn experts(&mut self, layer: u32, pass: &mut Pass<'_>) -> Result<()> {
         let Some(mut router) = self.router.take() else { return Ok(()) };
         let routed = router.route(layer).and_then(|()| {
             while let Some((expert, rows)) = router.next_expert() {
                 for &index in router.items(layer, expert) {
-                    self.weight(index, rows as usize, way)?;
+                    self.weight(index, rows as usize, pass)?;
                 }
             }
             Ok(())
@@ -121,16 +97,16 @@ impl Model {
     }
 
     /// Multiplies the first `rows` rows by a weight, part by part.
-    pub(super) fn weight(&mut self, index: usize, rows: usize, way: &mut Way<'_>) -> Result<()> {
+    pub(super) fn weight(&mut self, index: usize, rows: usize, pass: &mut Pass<'_>) -> Result<()> {
         if let Some(out) = &mut self.out {
             out.resize(rows * self.store.items()[index].layout.n() as usize, 0);
         }
         for part in self.placed.items[index].clone() {
             let part = self.placed.parts[part];
             let domain = part.spec.domain;
-            let recorder = way.visits.recorder;
-            let visit = way.visits.enter(domain)?;
-            if let Some(engine) = way.engines.get_mut(domain.index()) {
+            let recorder = pass.visits.recorder;
+            let visit = pass.visits.enter(domain)?;
+            if let Some(engine) = pass.engines.get_mut(domain.index()) {
                 self.multiply(&part, rows, visit, engine, recorder)?;
             }
         }
@@ -163,15 +139,13 @@ impl Model {
             }
         };
         let weight = slot.weight_ref()?;
-        let running = self.times.begin();
-        let ran = engine.run(&weight, inputs, totals, read);
-        self.times.end(running, ran.as_ref().map_or(0, |cores| *cores));
-        let cores = ran?;
-        self.totals.compute += since.elapsed();
+        let cores = engine.run(&weight, inputs, totals, read)?;
+        let took = since.elapsed();
+        self.times.add(cores as usize, took);
+        self.totals.compute += took;
         drop(slot);
         self.totals.matmuls += 1;
         if let Some(recorder) = recorder {
-            let took = since.elapsed();
             let start = recorder.now().saturating_sub(took);
             for core in 0..cores {
                 recorder.span(recorder.track(&format!("core {core}")), &*item.name, start, took);

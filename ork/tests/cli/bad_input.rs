@@ -41,7 +41,7 @@ fn a_damaged_pack() {
     let whole = fs::read(&pack).unwrap();
     for cut in [0, 10, whole.len() / 2, whole.len() - 1] {
         fs::write(&pack, &whole[..cut]).unwrap();
-        for command in ["inspect", "verify", "stream", "upgrade"] {
+        for command in ["inspect", "verify", "bench", "upgrade"] {
             fails(&[command, text(&pack)], 3, &["model.orkpack"]);
         }
     }
@@ -50,7 +50,7 @@ fn a_damaged_pack() {
     flipped[1000] ^= 1;
     fs::write(&pack, &flipped).unwrap();
     fails(&["verify", text(&pack)], 1, &["wrong", "convert the model again"]);
-    fails(&["stream", text(&pack), "--verify"], 1, &["damaged", "`ork verify`"]);
+    fails(&["bench", text(&pack), "--verify"], 1, &["damaged", "`ork verify`"]);
     fs::write(&pack, &whole).unwrap();
     ork(&["verify", text(&pack), "--model", text(&model)]).assert().success();
 }
@@ -62,10 +62,8 @@ fn a_pack_of_another_model() {
     fails(&["verify", text(&pack), "--model", text(&tuned)], 3, &["sample hash"]);
     fails(&["convert", text(&tuned), "-o", text(&pack)], 3, &["model.orkpack"]);
     let before = fs::read(&pack).unwrap();
-    let refused = ork(&["stream", text(&tuned), "--device", "sim"])
-        .env("ORK_PERSIST", &pack)
-        .assert()
-        .code(3);
+    let refused =
+        ork(&["bench", text(&tuned), "--device", "sim"]).env("ORK_PERSIST", &pack).assert().code(3);
     assert!(String::from_utf8_lossy(&refused.get_output().stderr).contains("sample hash"));
     assert_eq!(fs::read(&pack).unwrap(), before, "the refused pack changed");
     ork(&["convert", text(&tuned), "-o", text(&pack), "--replace"]).assert().success();
@@ -83,20 +81,20 @@ fn a_place_that_cannot_be_written() {
 #[test]
 fn a_budget_that_cannot_work_says_which_does() {
     let (_folder, _model, pack) = pack();
-    let small = ["stream", text(&pack), "--device", "sim", "--budget", "4096"];
+    let small = ["bench", text(&pack), "--device", "sim", "--budget", "4096"];
     let assert = ork(&small).assert().code(2);
     let error = String::from_utf8(assert.get_output().stderr.clone()).unwrap();
     assert!(error.contains("4096 bytes") && error.contains("--budget"), "{error}");
     // The number that it names works.
     let least = error.split('(').nth(2).and_then(|t| t.split(' ').next()).unwrap();
-    ork(&["stream", text(&pack), "--device", "sim", "--budget", least]).assert().success();
+    ork(&["bench", text(&pack), "--device", "sim", "--budget", least]).assert().success();
 }
 
 #[test]
 fn settings_that_mean_nothing() {
     let (_folder, _model, pack) = pack();
     for (name, value) in [("ORK_WCACHE_BUDGET_MB", "lots"), ("ORK_CACHE_POLICY", "mru")] {
-        let assert = ork(&["stream", text(&pack), "--device", "sim"]).env(name, value).assert();
+        let assert = ork(&["bench", text(&pack), "--device", "sim"]).env(name, value).assert();
         let error = String::from_utf8(assert.code(2).get_output().stderr.clone()).unwrap();
         assert!(error.contains(name) && error.contains(value), "{error}");
     }
@@ -105,7 +103,7 @@ fn settings_that_mean_nothing() {
 #[test]
 fn a_device_that_is_not_one() {
     let (_folder, _model, pack) = pack();
-    fails(&["stream", text(&pack), "--device", "/dev/dri/card99"], 4, &["/dev/dri/card99"]);
+    fails(&["bench", text(&pack), "--device", "/dev/dri/card99"], 4, &["/dev/dri/card99"]);
     fails(&["probe", "cores", "--device", "/dev/null"], 4, &["/dev/null"]);
     fails(&["probe", "window", "--device", "sim", "--domain", "16"], 4, &["16"]);
 }
@@ -123,7 +121,7 @@ fn an_output_is_never_what_is_read() {
     }
     let pack = folder.path().join("model.orkpack");
     fails(&["convert", from, "-o", text(&pack), "--report", from], 2, &["name another output"]);
-    fails(&["stream", from, "--trace", from, "--device", "sim"], 2, &["name another output"]);
+    fails(&["bench", from, "--trace", from, "--device", "sim"], 2, &["name another output"]);
     ork(&["convert", from, "-o", text(&pack)]).assert().success();
     fails(&["upgrade", text(&pack), "-o", from, "--replace"], 2, &["name another output"]);
     assert_eq!(std::fs::read(&model).unwrap(), whole);
@@ -147,7 +145,7 @@ fn what_is_no_file_is_refused_at_once() {
         [(folder.path(), "it is a folder"), (&*pipe, "it is a pipe"), (device, "it is a device")]
     {
         let path = text(path);
-        for command in ["inspect", "convert", "verify", "stream", "plan", "upgrade", "demo"] {
+        for command in ["inspect", "convert", "verify", "bench", "plan", "upgrade", "demo"] {
             refused(&[command, path], what);
         }
         refused(&["verify", text(&pack), "--model", path], what);
@@ -155,7 +153,7 @@ fn what_is_no_file_is_refused_at_once() {
         refused(&["convert", text(&model), "--imatrix", path], what);
         refused(&["plan", "gemma-2-9b", "--simulate", path], what);
     }
-    for command in ["inspect", "convert", "verify", "stream", "plan", "upgrade"] {
+    for command in ["inspect", "convert", "verify", "bench", "plan", "upgrade"] {
         refused(&[command, text(&empty)], "empty");
     }
     for out in [text(&pipe), "/dev/null"] {
@@ -175,8 +173,8 @@ fn places_are_looked_at_before_the_work() {
     fails(&["convert", text(&model), "-o", text(&other), "--report", nowhere], 3, &[nowhere]);
     assert!(!other.exists(), "it was converted first");
     for flag in ["--trace", "--html"] {
-        fails(&["stream", text(&pack), "--device", "sim", flag, nowhere], 3, &[nowhere]);
-        let args = ["stream", text(&pack), "--device", "sim", flag, text(folder.path())];
+        fails(&["bench", text(&pack), "--device", "sim", flag, nowhere], 3, &[nowhere]);
+        let args = ["bench", text(&pack), "--device", "sim", flag, text(folder.path())];
         fails(&args, 3, &["it is a folder"]);
     }
     fails(&["plan", "gemma-2-9b", "--html", nowhere], 3, &[nowhere]);
@@ -230,7 +228,7 @@ fn names_cannot_drive_a_terminal() {
         &["upgrade", text(&path), "--json"],
         &["verify", &format!("{}\u{1b}[2J", text(&path))],
         &["plan", text(&path)],
-        &["stream", text(&path), "--device", "sim", "--budget", "1"],
+        &["bench", text(&path), "--device", "sim", "--budget", "1"],
     ] {
         let output = ork(args).output().unwrap();
         for stream in [output.stdout, output.stderr] {

@@ -205,7 +205,7 @@ fn on_a_full_disk(folder: &Path) {
     fs::write(&rest, vec![0; 3 << 20]).unwrap_err();
     for (flag, name) in [("--trace", "t.json"), ("--html", "t.html")] {
         let out = folder.join(name);
-        let args = ["stream", text(&pack), "--device", "sim", "--rows", "1", "--passes", "60"];
+        let args = ["bench", text(&pack), "--device", "sim", "--rows", "1", "--passes", "60"];
         fails(&[&args[..], &[flag, text(&out)]].concat(), &out);
     }
 

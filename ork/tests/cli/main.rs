@@ -83,7 +83,7 @@ fn help_lists_every_command_and_exit_code() {
         "inspect",
         "verify",
         "upgrade",
-        "stream",
+        "bench",
         "plan",
         "probe",
         "top",

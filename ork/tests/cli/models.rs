@@ -72,7 +72,7 @@ fn streaming_agrees_with_the_cpu_in_every_tier() {
         let pack = folder.path().join("model.orkpack");
         ork(&["convert", text(&model), "--tier", tier]).assert().success();
         let run = json(&[
-            "stream",
+            "bench",
             text(&pack),
             "--device",
             "sim",
@@ -91,7 +91,7 @@ fn streaming_agrees_with_the_cpu_in_every_tier() {
 fn a_model_is_packed_while_it_streams_and_loaded_the_next_time() {
     let (folder, model) = model();
     let pack = folder.path().join("made.orkpack");
-    let args = ["stream", text(&model), "--device", "sim", "--budget", "600K", "--json"];
+    let args = ["bench", text(&model), "--device", "sim", "--budget", "600K", "--json"];
     let run = || {
         let output = ork(&args).env("ORK_PERSIST", &pack).assert().success();
         let output = output.get_output().stdout.clone();
@@ -110,7 +110,7 @@ fn a_model_is_packed_while_it_streams_and_loaded_the_next_time() {
 fn every_policy_gives_the_same_results() {
     let (_folder, _model, pack) = pack();
     let run = |policy: &str| {
-        let args = ["stream", text(&pack), "--device", "sim", "--budget", "600K", "--json"];
+        let args = ["bench", text(&pack), "--device", "sim", "--budget", "600K", "--json"];
         let output = ork(&args).env("ORK_CACHE_POLICY", policy).assert().success();
         let view: serde_json::Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
         view["digest"].clone()
@@ -125,7 +125,7 @@ fn every_policy_gives_the_same_results() {
 fn a_run_is_drawn() {
     let (folder, _model, pack) = pack();
     let (trace, page) = (folder.path().join("trace.json"), folder.path().join("page.html"));
-    let args = ["stream", text(&pack), "--device", "sim", "--budget", "600K"];
+    let args = ["bench", text(&pack), "--device", "sim", "--budget", "600K"];
     ork(&[&args[..], &["--trace", text(&trace), "--html", text(&page)]].concat())
         .assert()
         .success();
@@ -209,7 +209,7 @@ fn routers_load_what_they_name_and_the_results_do_not_depend_on_it() {
     let pack = folder.path().join("experts.orkpack");
     json(&["convert", text(&model), "--output", text(&pack)]);
     let run = |more: &[&str]| {
-        let common = ["stream", text(&pack), "--rows", "3", "--passes", "4", "--verify"];
+        let common = ["bench", text(&pack), "--rows", "3", "--passes", "4", "--verify"];
         json(&[&common[..], more].concat())
     };
     let routed = ["--active", "2", "--zipf", "0.8"];
@@ -226,9 +226,9 @@ fn routers_load_what_they_name_and_the_results_do_not_depend_on_it() {
         assert_eq!(small["digest"], resident["digest"], "{more:?}");
         assert!(loads(&small) > loads(&resident), "{more:?}: {small}");
     }
-    fails(&["stream", text(&pack), "--active", "9"], 2, &["8 experts", "9", "--active"]);
-    fails(&["stream", text(&pack), "--zipf", "1"], 2, &["--active"]);
-    fails(&["stream", text(&pack), "--active", "2", "--zipf", "nan"], 2, &["0 to 8"]);
+    fails(&["bench", text(&pack), "--active", "9"], 2, &["8 experts", "9", "--active"]);
+    fails(&["bench", text(&pack), "--zipf", "1"], 2, &["--active"]);
+    fails(&["bench", text(&pack), "--active", "2", "--zipf", "nan"], 2, &["0 to 8"]);
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn names_of_weights_cannot_act() {
     let (plan, run) = (folder.path().join("plan.html"), folder.path().join("run.html"));
     let outputs = [
         ork(&["plan", text(&pack), "--html", text(&plan)]),
-        ork(&["stream", text(&pack), "--device", "sim", "--html", text(&run)]),
+        ork(&["bench", text(&pack), "--device", "sim", "--html", text(&run)]),
         ork(&["inspect", text(&pack)]),
     ];
     for mut command in outputs {

@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 use super::{escape, fitting, key};
 use crate::size::Size;
 
-/// One domain's window and the weights that are used in it.
+/// One domain and the weights that are used in it.
 #[derive(Clone, Debug, Default)]
 pub struct Domain {
-    /// Bytes of the window.
-    pub window: u64,
+    /// Bytes of its address space.
+    pub capacity: u64,
     /// Bytes of weights that stay.
     pub pinned: u64,
     /// Bytes of slots, or of weights that may leave.
@@ -57,7 +57,7 @@ const WIDTH: f64 = 1200.0;
 ///
 /// let weight = |i: u32, place| Cell { name: format!("blk.{i}"), bytes: 1 << 20, place };
 /// let cells = vec![weight(0, Place::Pinned), weight(1, Place::Streamed(1))];
-/// let domain = Domain { window: 8 << 20, pinned: 1 << 20, slots: 4 << 20, scratch: 0, cells };
+/// let domain = Domain { capacity: 8 << 20, pinned: 1 << 20, slots: 4 << 20, scratch: 0, cells };
 /// assert!(html::domains(&[domain]).contains("Domain 0"));
 /// ```
 pub fn domains(domains: &[Domain]) -> String {
@@ -71,22 +71,24 @@ pub fn domains(domains: &[Domain]) -> String {
         let stay = domain.cells.iter().filter(|cell| cell.place == Place::Pinned).count();
         let _ = writeln!(
             html,
-            "<h3>Domain {index}</h3><p class=\"dim\">{} weights, {stay} stay; {} of a window of {} is used.</p>",
+            "<h3>Domain {index}</h3><p class=\"dim\">{} weights, {stay} stay; {} of {} is used.</p>",
             domain.cells.len(),
             Size(domain.pinned.saturating_add(domain.slots).saturating_add(domain.scratch)),
-            Size(domain.window)
+            Size(domain.capacity)
         );
-        window(domain, &mut html);
+        address_space(domain, &mut html);
         cells(&domain.cells, &mut html);
     }
     html
 }
 
-fn window(domain: &Domain, svg: &mut String) {
+fn address_space(domain: &Domain, svg: &mut String) {
     const HEIGHT: f64 = 30.0;
-    let scale = WIDTH / domain.window.max(1) as f64;
-    let _ =
-        write!(svg, "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"window\">");
+    let scale = WIDTH / domain.capacity.max(1) as f64;
+    let _ = write!(
+        svg,
+        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"address space\">"
+    );
     let mut x = 0.0;
     for (class, what, bytes) in [
         ("core", "stay", domain.pinned),
@@ -174,7 +176,7 @@ mod tests {
             place: if i < n / 2 { Place::Pinned } else { Place::Streamed(2) },
         };
         let cells = (0..n).map(cell).collect();
-        Domain { window: 1 << 30, pinned: 1 << 28, slots: 1 << 28, scratch: 1 << 20, cells }
+        Domain { capacity: 1 << 30, pinned: 1 << 28, slots: 1 << 28, scratch: 1 << 20, cells }
     }
 
     #[test]

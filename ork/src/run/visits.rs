@@ -1,4 +1,4 @@
-//! Where a pass takes place: the matmuls of each domain, and the domain at work.
+//! Which domain is at work while a pass runs.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use ork_cache::{Cache, DomainId, Visit};
 use super::engine::Engine;
 use crate::error::Result;
 
-/// Where a pass takes place.
-pub(super) struct Way<'a> {
+/// A pass under way: where its matmuls run.
+pub(super) struct Pass<'a> {
     pub(super) engines: &'a mut [Engine],
     pub(super) visits: Visits<'a>,
 }

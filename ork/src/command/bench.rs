@@ -1,4 +1,4 @@
-//! `ork stream`: every weight through a budget, pass after pass.
+//! `ork bench`: every weight of a model times made-up activations, through a budget, pass after pass.
 
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -7,19 +7,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ork_cache::config::Environment;
-use ork_cache::npu::Store;
+use ork_cache::npu::{Setup, Store};
 use ork_cache::trace::Recorder;
 use ork_weights::model::Model;
 use ork_weights::pack::{Pack, PackFile, PackWriter, WriterOptions, verify};
 use serde::Serialize;
 
-use crate::cli::StreamArgs;
+use crate::cli::BenchArgs;
 use crate::error::{Error, Result};
 use crate::input::{Input, check_model, model_store, note_skipped, open_pack};
 use crate::memory::PeakRss;
 use crate::output::{Progress, Report, Table, html, seconds};
-use crate::run::pass::{Session, Settings};
 use crate::run::routed::Routers;
+use crate::run::session::{Session, Settings};
 use crate::size::Size;
 use crate::target::{check_output, write_bytes, write_file};
 
@@ -34,7 +34,7 @@ struct View {
     active_experts: Option<u32>,
     domains: usize,
     passes: Vec<PassView>,
-    peak_window: u64,
+    peak_mapped: u64,
     peak_rss: Option<u64>,
     digest: String,
     results_verified: u64,
@@ -56,7 +56,7 @@ struct PassView {
 ///
 /// # Errors
 /// [`Error::Check`] when a result is not the CPU's; [`Error::Usage`] for a budget that cannot work.
-pub(super) fn run(args: &StreamArgs, report: Report) -> Result<()> {
+pub(super) fn run(args: &BenchArgs, report: Report) -> Result<()> {
     let environment = Environment::read().map_err(|e| Error::Usage(e.to_string()))?;
     let budget = args.budget.map_or(environment.budget, |size| size.0);
     for output in args.trace.iter().chain(&args.html) {
@@ -64,26 +64,26 @@ pub(super) fn run(args: &StreamArgs, report: Report) -> Result<()> {
     }
     let source = Arc::new(open(args, &environment, report)?);
     let device = args.device.device.open(report)?;
-    let settings = Settings {
-        title: format!("stream {}", args.file.display()),
-        budget,
+    let recorder = (args.trace.is_some() || args.html.is_some()).then(|| Arc::new(Recorder::new()));
+    let setup = Setup {
         rows: args.rows,
+        policy: environment.policy,
+        recorder: recorder.clone(),
+        ..Setup::new(budget)
+    };
+    let routers = |active| Routers { active, zipf: args.zipf, guesses: args.guesses };
+    let settings = Settings {
         prefetch: !args.no_prefetch,
         verify: args.verify,
-        policy: environment.policy,
-        routers: args.active.map(|active| Routers {
-            active,
-            zipf: args.zipf,
-            guesses: args.guesses,
-        }),
+        routers: args.active.map(routers),
+        ..Settings::new(format!("bench {}", args.file.display()), setup)
     };
-    let recorder = (args.trace.is_some() || args.html.is_some()).then(|| Arc::new(Recorder::new()));
     let rss = PeakRss::start();
-    let mut session = Session::new(&device, slice::from_ref(&source), &settings, recorder.clone())?;
+    let mut session = Session::new(&device, slice::from_ref(&source), &settings)?;
     for note in session.notes() {
         report.note(format!("note: {note}"));
     }
-    let progress = Progress::bytes("stream", source.bytes() * u64::from(args.passes));
+    let progress = Progress::bytes("bench", source.bytes() * u64::from(args.passes));
     let mut passes = Vec::new();
     for _ in 0..args.passes {
         let before = (session.stats(), session.totals(0), source.given().packed);
@@ -114,7 +114,7 @@ pub(super) fn run(args: &StreamArgs, report: Report) -> Result<()> {
         active_experts: args.active,
         domains: session.domains(),
         passes,
-        peak_window: session.peak_window(),
+        peak_mapped: session.peak_mapped(),
         peak_rss: rss.bytes(),
         digest: format!("{:016x}", session.digest(0)),
         results_verified: session.totals(0).verified,
@@ -141,7 +141,7 @@ fn from_pack(pack: Pack<PackFile>, path: &Path, verified: bool) -> Result<Store>
 }
 
 /// A pack as it is; a model with the pack that ORK_PERSIST names, which is made when it is not there.
-fn open(args: &StreamArgs, environment: &Environment, report: Report) -> Result<Store> {
+fn open(args: &BenchArgs, environment: &Environment, report: Report) -> Result<Store> {
     let path = &args.file;
     let model = match Input::open(path)? {
         Input::Pack(pack) => return from_pack(*pack, path, args.verify),
@@ -175,7 +175,7 @@ fn model_source(
 }
 
 fn draw(
-    args: &StreamArgs,
+    args: &BenchArgs,
     recorder: &Recorder,
     residency: &[html::Domain],
     budget: u64,
@@ -188,7 +188,7 @@ fn draw(
         })?;
     }
     if let Some(path) = &args.html {
-        let title = format!("ork stream {}", args.file.display());
+        let title = format!("ork bench {}", args.file.display());
         let map = html::domains(residency);
         let body = format!("{}<h2>What is where</h2>\n{map}", html::timeline(recorder, budget));
         let page = html::page(&title, &body);
@@ -217,12 +217,13 @@ fn text(view: &View) -> String {
     }
     let rss = view.peak_rss.map_or("unknown".into(), |bytes| Size(bytes).to_string());
     let mut text = format!(
-        "{} weights, {}, through {} on {}\n{table}\npeak window {}, peak RSS {rss}, digest {}\n",
+        "Benchmark: {} rows of made-up activations times {} weights, {}, through {} on {}\n{table}\nat most {} mapped, peak RSS {rss}, digest {}\n",
+        view.rows,
         view.weights,
         Size(view.packed_bytes),
         Size(view.budget),
         view.device,
-        Size(view.peak_window),
+        Size(view.peak_mapped),
         view.digest
     );
     if view.results_verified > 0 {

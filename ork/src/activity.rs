@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use cores::Loads;
-pub use cores::{CoreTimes, Job};
+pub(crate) use cores::CoreLoads;
+pub use cores::CoreTimes;
 
 /// Time between two writes.
 const PERIOD: Duration = Duration::from_millis(250);
@@ -22,15 +22,15 @@ const PERIOD: Duration = Duration::from_millis(250);
 /// State of one running program.
 ///
 /// ```
-/// use ork::live::Live;
+/// use ork::activity::Activity;
 ///
-/// let live = Live { title: "stream m.orkpack".into(), hits: 9, ..Live::default() };
-/// let text = serde_json::to_string(&live)?;
-/// assert_eq!(serde_json::from_str::<Live>(&text)?, live);
+/// let now = Activity { title: "bench m.orkpack".into(), hits: 9, ..Activity::default() };
+/// let text = serde_json::to_string(&now)?;
+/// assert_eq!(serde_json::from_str::<Activity>(&text)?, now);
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Live {
+pub struct Activity {
     /// Its process.
     pub pid: u32,
     /// When that began, in the kernel's ticks: another process with the same number began later.
@@ -41,7 +41,7 @@ pub struct Live {
     pub simulated: bool,
     /// Device memory that it may take for weights.
     pub budget: u64,
-    /// Use of each domain's window.
+    /// Use of each domain.
     pub domains: Vec<DomainUse>,
     /// Per cent of the time since the last write in which each core computed, as the program sees it:
     /// where the device is simulated, no kernel tells.
@@ -55,23 +55,23 @@ pub struct Live {
     pub stall_seconds: f64,
 }
 
-/// Use of one domain's window.
+/// Use of one domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DomainUse {
     /// Index of the domain.
     pub index: u32,
     /// Bytes mapped.
-    pub live: u64,
-    /// Bytes of the window.
-    pub window: u64,
+    pub mapped: u64,
+    /// Bytes of its address space.
+    pub capacity: u64,
 }
 
 /// Publishes a program's state while it lives.
 ///
 /// ```
-/// use ork::live::{Live, Publisher};
+/// use ork::activity::{Activity, Publisher};
 ///
-/// let publisher = Publisher::start(|| Live { title: "an example".into(), ..Live::default() });
+/// let publisher = Publisher::start(|| Activity { title: "an example".into(), ..Activity::default() });
 /// drop(publisher); // its file is gone
 /// ```
 #[derive(Debug)]
@@ -84,13 +84,13 @@ pub struct Publisher {
 impl Publisher {
     /// Begins to publish what `state` returns. A machine that does not let us write the file, or not
     /// without others reaching it, has no `ork top`, and nothing else is the worse for it.
-    pub fn start(state: impl FnMut() -> Live + Send + 'static) -> Publisher {
+    pub fn start(state: impl FnMut() -> Activity + Send + 'static) -> Publisher {
         Publisher::start_in(folder::ours().ok(), state)
     }
 
     fn start_in(
         folder: Option<PathBuf>,
-        mut state: impl FnMut() -> Live + Send + 'static,
+        mut state: impl FnMut() -> Activity + Send + 'static,
     ) -> Publisher {
         // A process may run several models, each with a publisher.
         static PUBLISHERS: AtomicU32 = AtomicU32::new(0);
@@ -107,12 +107,12 @@ impl Publisher {
             let (stopped, changed) = &*theirs;
             let mut stopped = stopped.lock().unwrap_or_else(PoisonError::into_inner);
             while !*stopped {
-                let _ = write(&target, &Live { pid, started, ..state() });
+                let _ = write(&target, &Activity { pid, started, ..state() });
                 let waited = changed.wait_timeout(stopped, PERIOD);
                 stopped = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
         };
-        let thread = std::thread::Builder::new().name("ork-live".into()).spawn(run).ok();
+        let thread = std::thread::Builder::new().name("ork-activity".into()).spawn(run).ok();
         Publisher { stop, thread, path: Some(path) }
     }
 }
@@ -134,17 +134,17 @@ impl Drop for Publisher {
 /// Every program of this user that publishes now, by process.
 ///
 /// ```
-/// for live in ork::live::read_all() {
-///     println!("{} has {} domains", live.title, live.domains.len());
+/// for program in ork::activity::read_all() {
+///     println!("{} has {} domains", program.title, program.domains.len());
 /// }
 /// ```
-pub fn read_all() -> Vec<Live> {
+pub fn read_all() -> Vec<Activity> {
     folder::ours().map_or(Vec::new(), |folder| read_in(&folder))
 }
 
 /// What is published in `folder`. What killed programs left behind is removed: files of processes that
 /// are no more, or whose number belongs to another by now.
-fn read_in(folder: &Path) -> Vec<Live> {
+fn read_in(folder: &Path) -> Vec<Activity> {
     let mut all = Vec::new();
     for file in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = file.path();
@@ -155,17 +155,17 @@ fn read_in(folder: &Path) -> Vec<Live> {
             all.extend(known);
         }
     }
-    all.sort_by_key(|live: &Live| live.pid);
+    all.sort_by_key(|program: &Activity| program.pid);
     all
 }
 
 /// Whether the process that wrote this file has ended.
-fn is_stale(path: &Path, known: Option<&Live>) -> bool {
+fn is_stale(path: &Path, known: Option<&Activity>) -> bool {
     let name = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("");
     let Ok(pid) = name.split('-').next().unwrap_or("").parse::<u32>() else { return false };
     let now = started(pid);
     match known {
-        Some(Live { started, .. }) => now != Some(*started),
+        Some(Activity { started, .. }) => now != Some(*started),
         // Half written: another one follows while its process lives.
         None => now.is_none(),
     }
@@ -179,9 +179,9 @@ fn started(pid: u32) -> Option<u64> {
 }
 
 /// Whole or not at all: a reader never sees half a file.
-fn write(path: &Path, live: &Live) -> std::io::Result<()> {
+fn write(path: &Path, activity: &Activity) -> std::io::Result<()> {
     let partial = path.with_extension("tmp");
-    fs::write(&partial, serde_json::to_vec(live)?)?;
+    fs::write(&partial, serde_json::to_vec(activity)?)?;
     fs::rename(partial, path)
 }
 
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn a_program_is_seen_while_it_publishes() {
         let folder = tempfile::tempdir().unwrap();
-        let state = Live { title: "a test".into(), hits: 7, ..Live::default() };
+        let state = Activity { title: "a test".into(), hits: 7, ..Activity::default() };
         let publisher = Publisher::start_in(Some(folder.path().into()), move || state.clone());
         let ours = || read_in(folder.path()).into_iter().next();
         let start = std::time::Instant::now();
@@ -210,14 +210,15 @@ mod tests {
     fn what_killed_programs_left_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         let me = std::process::id();
-        let put = |name: &str, live: &Live| {
-            fs::write(folder.path().join(name), serde_json::to_vec(live).unwrap()).unwrap();
+        let put = |name: &str, activity: &Activity| {
+            fs::write(folder.path().join(name), serde_json::to_vec(activity).unwrap()).unwrap();
+            fs::write(folder.path().join(name), serde_json::to_vec(activity).unwrap()).unwrap();
         };
-        let mine = Live { pid: me, started: started(me).unwrap(), ..Live::default() };
+        let mine = Activity { pid: me, started: started(me).unwrap(), ..Activity::default() };
         put(&format!("{me}-0.json"), &mine);
         // The number of a process that is no more, and one that another process has got since.
-        put("4294967295-0.json", &Live { pid: u32::MAX, ..Live::default() });
-        put(&format!("{me}-1.json"), &Live { started: mine.started - 1, ..mine.clone() });
+        put("4294967295-0.json", &Activity { pid: u32::MAX, ..Activity::default() });
+        put(&format!("{me}-1.json"), &Activity { started: mine.started - 1, ..mine.clone() });
         fs::write(folder.path().join("4294967295-1.tmp"), "{\"pid\"").unwrap();
         fs::write(folder.path().join("note.txt"), "not ours").unwrap();
         assert_eq!(read_in(folder.path()), [mine]);
@@ -232,6 +233,6 @@ mod tests {
 
     #[test]
     fn without_a_folder_nothing_is_published() {
-        drop(Publisher::start_in(None, Live::default));
+        drop(Publisher::start_in(None, Activity::default));
     }
 }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ork_cache::config::PolicyKind;
 use ork_cache::core::Home;
 use ork_cache::npu::{self, Note, Npu, Opened, Setup, Store};
 use ork_cache::prefetch::Prefetcher;
@@ -17,64 +16,43 @@ pub use super::model::Totals;
 use super::engine::{Engine, Line};
 use super::model::Model;
 use super::routed::{Router, Routers};
-use super::way::{Visits, Way};
+use super::visits::{Pass, Visits};
+use crate::activity::{Activity, CoreLoads, CoreTimes, DomainUse, Publisher};
 use crate::error::{Error, Result};
-use crate::live::{CoreTimes, DomainUse, Live, Loads, Publisher};
 use crate::output::html;
 
-/// Counter of the bytes of device memory that a run may take.
+/// Counter of a recording: bytes of device memory that the run may take.
 pub const BUDGET: &str = "budget";
 
 /// How to run.
-///
-/// ```
-/// # use std::sync::Arc;
-/// # use ork::run::pass::{Session, Settings};
-/// # use ork_cache::npu::Store;
-/// # use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
-/// # let folder = tempfile::tempdir()?;
-/// # let path = folder.path().join("small.orkpack");
-/// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-/// # for layer in 0..32 {
-/// #     let name = format!("blk.{layer}.ffn_up.weight");
-/// #     writer.add(&name, 64, 64, Dtype::Int8, &[layer as u8; 4096], &[0.5; 64])?;
-/// # }
-/// # writer.finish()?;
-/// # let store = Arc::new(Store::from_pack(Pack::open(&path)?));
-/// # let device = rknpu::Device::simulated(Default::default())?;
-/// # let settings = Settings {
-/// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None, routers: None,
-/// # };
-/// let settings = Settings { prefetch: false, ..settings };
-/// let mut session = Session::new(&device, &[store], &settings, None)?;
-/// session.pass(0)?;
-/// assert!(!session.prefetches());
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// What is run, for `ork top`.
     pub title: String,
-    /// Device memory that weights and scratch may take.
-    pub budget: u64,
-    /// Rows of activations.
-    pub rows: u32,
+    /// How the models go on the device; `routed` follows from `routers`.
+    pub setup: Setup,
     /// Whether to load ahead of use.
     pub prefetch: bool,
     /// Whether to compare every output with the CPU's.
     pub verify: bool,
-    /// What evicts; by default a plan decides what stays and what is streamed.
-    pub policy: Option<PolicyKind>,
     /// Rows of the first model go to some of its experts, instead of every pass using all.
     pub routers: Option<Routers>,
+}
+
+impl Settings {
+    /// Loads ahead of use, all experts in every pass, and nothing compared.
+    pub fn new(title: impl Into<String>, setup: Setup) -> Settings {
+        let title = title.into();
+        Settings { title, setup, prefetch: true, verify: false, routers: None }
+    }
 }
 
 /// Models on a device, ready to run.
 ///
 /// ```
 /// # use std::sync::Arc;
-/// # use ork::run::pass::{Session, Settings};
-/// # use ork_cache::npu::Store;
+/// # use ork::run::session::{Session, Settings};
+/// # use ork_cache::npu::{Setup, Store};
 /// # use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("small.orkpack");
@@ -86,15 +64,15 @@ pub struct Settings {
 /// # writer.finish()?;
 /// # let store = Arc::new(Store::from_pack(Pack::open(&path)?));
 /// # let device = rknpu::Device::simulated(Default::default())?;
-/// # let settings = Settings {
-/// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None, routers: None,
-/// # };
-/// # let mut session = Session::new(&device, &[store], &settings, None)?;
+/// let setup = Setup { rows: 2, ..Setup::new(96 << 10) }; // the weights alone take 128 KiB
+/// let settings = Settings { verify: true, ..Settings::new("an example", setup) };
+/// let mut session = Session::new(&device, &[store], &settings)?;
 /// session.pass(0)?;
 /// session.pass(0)?;
 /// let totals = session.totals(0);
 /// assert_eq!((totals.passes, totals.matmuls), (2, 2 * 32));
-/// assert!(session.peak_window() <= settings.budget);
+/// assert_eq!(totals.verified, 2 * 32 * 2 * 64); // every result is the CPU's
+/// assert!(session.peak_mapped() <= settings.setup.budget);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -119,28 +97,17 @@ impl Session {
     /// # Errors
     /// [`Error::Usage`] for a budget that cannot work, with the least that does; [`Error::Device`]
     /// and [`Error::Cache`] when the device refuses what the budget allows.
-    pub fn new(
-        device: &Device,
-        stores: &[Arc<Store>],
-        settings: &Settings,
-        recorder: Option<Arc<Recorder>>,
-    ) -> Result<Session> {
+    pub fn new(device: &Device, stores: &[Arc<Store>], settings: &Settings) -> Result<Session> {
         let routed = settings.routers.is_some();
         if routed && stores.iter().any(|store| store.is_building()) {
             let text =
                 "a pack is made of every weight, and routers use some: run `ork convert` first";
             return Err(Error::Usage(text.into()));
         }
-        let setup = Setup {
-            rows: settings.rows,
-            policy: settings.policy,
-            routed,
-            recorder: recorder.clone(),
-            ..Setup::new(settings.budget)
-        };
+        let setup = Setup { routed, ..settings.setup.clone() };
         let opened = npu::open(device, stores, &setup)?;
         let cores = device.cores()?;
-        if let Some(recorder) = &recorder {
+        if let Some(recorder) = &setup.recorder {
             let domains = opened.cache.backend().domains().len();
             declare(recorder, cores.count(), domains, opened.bytes);
         }
@@ -180,7 +147,7 @@ impl Session {
             models,
             engines,
             cache,
-            recorder,
+            recorder: setup.recorder,
             ahead: streamed,
             bytes,
             notes,
@@ -191,37 +158,13 @@ impl Session {
 
     /// One pass over model number `model`.
     ///
-    /// ```
-    /// # use std::sync::Arc;
-    /// # use ork::run::pass::{Session, Settings};
-    /// # use ork_cache::npu::Store;
-    /// # use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # for layer in 0..32 {
-    /// #     let name = format!("blk.{layer}.ffn_up.weight");
-    /// #     writer.add(&name, 64, 64, Dtype::Int8, &[layer as u8; 4096], &[0.5; 64])?;
-    /// # }
-    /// # writer.finish()?;
-    /// # let store = Arc::new(Store::from_pack(Pack::open(&path)?));
-    /// # let device = rknpu::Device::simulated(Default::default())?;
-    /// # let settings = Settings {
-    /// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None, routers: None,
-    /// # };
-    /// # let mut session = Session::new(&device, &[store], &settings, None)?;
-    /// session.pass(0)?;
-    /// assert_eq!(session.totals(0).passes, 1);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
     /// # Errors
     /// [`Error::Check`] when a result is not the CPU's; [`Error::Cache`], [`Error::Device`].
     pub fn pass(&mut self, model: usize) -> Result<()> {
         let Session { models, engines, cache, recorder, .. } = self;
         let Some(model) = models.get_mut(model) else { return Ok(()) };
         let recorder = recorder.as_deref();
-        let mut way = Way { engines, visits: Visits { cache, recorder, visit: None } };
+        let mut pass = Pass { engines, visits: Visits { cache, recorder, visit: None } };
         if let Some(router) = &mut model.router {
             router.next_batch(model.rows);
         }
@@ -231,13 +174,13 @@ impl Session {
             match (&model.router, item.layer, item.expert) {
                 (Some(_), Some(layer), Some(_)) => {
                     if routed.replace(layer) != Some(layer) {
-                        model.experts(layer, &mut way)?;
+                        model.experts(layer, &mut pass)?;
                     }
                 }
-                _ => model.weight(index, model.rows, &mut way)?,
+                _ => model.weight(index, model.rows, &mut pass)?,
             }
         }
-        drop(way);
+        drop(pass);
         model.totals.passes += 1;
         model.store.finish_if_whole().map_err(Error::Store)?;
         self.prefetch();
@@ -260,68 +203,17 @@ impl Session {
     }
 
     /// Digest of all results of model number `model` so far.
-    ///
-    /// ```
-    /// # use std::sync::Arc;
-    /// # use ork::run::pass::{Session, Settings};
-    /// # use ork_cache::npu::Store;
-    /// # use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # for layer in 0..32 {
-    /// #     let name = format!("blk.{layer}.ffn_up.weight");
-    /// #     writer.add(&name, 64, 64, Dtype::Int8, &[layer as u8; 4096], &[0.5; 64])?;
-    /// # }
-    /// # writer.finish()?;
-    /// # let store = Arc::new(Store::from_pack(Pack::open(&path)?));
-    /// # let device = rknpu::Device::simulated(Default::default())?;
-    /// # let settings = Settings {
-    /// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None, routers: None,
-    /// # };
-    /// # let mut session = Session::new(&device, &[store], &settings, None)?;
-    /// session.pass(0)?;
-    /// let one = session.digest(0);
-    /// session.pass(0)?;
-    /// assert_ne!(session.digest(0), one); // of all results so far
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn digest(&self, model: usize) -> u64 {
         self.models.get(model).map_or(0, |m| m.digest.value())
     }
 
     /// The cache's counters.
-    ///
-    /// ```
-    /// # use std::sync::Arc;
-    /// # use ork::run::pass::{Session, Settings};
-    /// # use ork_cache::npu::Store;
-    /// # use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # for layer in 0..32 {
-    /// #     let name = format!("blk.{layer}.ffn_up.weight");
-    /// #     writer.add(&name, 64, 64, Dtype::Int8, &[layer as u8; 4096], &[0.5; 64])?;
-    /// # }
-    /// # writer.finish()?;
-    /// # let store = Arc::new(Store::from_pack(Pack::open(&path)?));
-    /// # let device = rknpu::Device::simulated(Default::default())?;
-    /// # let settings = Settings {
-    /// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None, routers: None,
-    /// # };
-    /// # let mut session = Session::new(&device, &[store], &settings, None)?;
-    /// session.pass(0)?;
-    /// let stats = session.stats();
-    /// assert!(stats.loads() >= 32 && stats.bytes_peak <= session.bytes());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn stats(&self) -> Stats {
         self.cache.stats()
     }
 
     /// Most bytes ever mapped at once, scratch included, over all domains used.
-    pub fn peak_window(&self) -> u64 {
+    pub fn peak_mapped(&self) -> u64 {
         self.cache.backend().domains().iter().map(|domain| domain.stats().peak).sum()
     }
 
@@ -341,37 +233,13 @@ impl Session {
     }
 
     /// What is where: each domain with the weights of all models.
-    ///
-    /// ```
-    /// # use std::sync::Arc;
-    /// # use ork::run::pass::{Session, Settings};
-    /// # use ork_cache::npu::Store;
-    /// # use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # for layer in 0..32 {
-    /// #     let name = format!("blk.{layer}.ffn_up.weight");
-    /// #     writer.add(&name, 64, 64, Dtype::Int8, &[layer as u8; 4096], &[0.5; 64])?;
-    /// # }
-    /// # writer.finish()?;
-    /// # let store = Arc::new(Store::from_pack(Pack::open(&path)?));
-    /// # let device = rknpu::Device::simulated(Default::default())?;
-    /// # let settings = Settings {
-    /// #     title: "an example".into(), budget: 96 << 10, rows: 2, prefetch: true, verify: true, policy: None, routers: None,
-    /// # };
-    /// # let mut session = Session::new(&device, &[store], &settings, None)?;
-    /// let map = session.residency();
-    /// assert_eq!(map.iter().map(|domain| domain.cells.len()).sum::<usize>(), 32);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn residency(&self) -> Vec<html::Domain> {
         let (limits, leased) = (self.cache.limits(), self.cache.backend().domains());
         let scratch = (self.bytes.saturating_sub(limits.total)).checked_div(leased.len() as u64);
         let mut domains: Vec<html::Domain> = leased
             .iter()
             .map(|domain| html::Domain {
-                window: domain.stats().capacity,
+                capacity: domain.stats().capacity,
                 scratch: scratch.unwrap_or(0),
                 ..html::Domain::default()
             })
@@ -423,16 +291,16 @@ fn publish(
     settings: &Settings,
     times: &Arc<CoreTimes>,
 ) -> Publisher {
-    let (cache, title, budget) = (cache.clone(), settings.title.clone(), settings.budget);
+    let (cache, title, budget) = (cache.clone(), settings.title.clone(), settings.setup.budget);
     let simulated = device.node() == "sim";
-    let (times, mut loads) = (times.clone(), Loads::new());
+    let (times, mut loads) = (times.clone(), CoreLoads::new());
     Publisher::start(move || {
         let stats = cache.stats();
         let domains = cache.backend().domains().iter().map(|domain| {
             let now = domain.stats();
-            DomainUse { index: domain.index(), live: now.used, window: now.capacity }
+            DomainUse { index: domain.index(), mapped: now.used, capacity: now.capacity }
         });
-        Live {
+        Activity {
             title: title.clone(),
             simulated,
             budget,
@@ -441,7 +309,7 @@ fn publish(
             hits: stats.counters.hits,
             loads: stats.loads(),
             stall_seconds: stats.stall_time.as_secs_f64(),
-            ..Live::default()
+            ..Activity::default()
         }
     })
 }

@@ -1,0 +1,38 @@
+//! The commands of the README's section on models do what it says, in the order in which they stand there.
+
+use std::fs::File;
+
+use clap::Parser;
+use ork::cli::{Cli, Command};
+use ork_weights::model::synth::Shape;
+
+/// The lines of the README's shell examples that begin with `ork`, without what they say about it.
+fn commands() -> Vec<Vec<&'static str>> {
+    let section = include_str!("../../README.md").split("```sh").skip(1);
+    let examples = section.filter_map(|text| text.split("```").next());
+    let lines = examples.flat_map(str::lines).filter(|line| line.starts_with("ork "));
+    let words = |line: &'static str| line.split('#').next().unwrap_or("").split_whitespace();
+    lines.map(|line| words(line).collect()).collect()
+}
+
+#[test]
+fn every_command_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let make = |shape: Shape, name| shape.write(File::create(at(name)).unwrap()).unwrap();
+    make(Shape::tiny(), "model.gguf");
+    make(Shape { experts: 8, ..Shape::tiny() }, "mixture.gguf");
+    // The files are named as on the page.
+    std::env::set_current_dir(folder.path()).unwrap();
+    let run = |words: &[&str]| {
+        let cli = Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{words:?}: {error}"));
+        let elsewhere = matches!(cli.command, Command::Top(_) | Command::Probe(_));
+        if !elsewhere {
+            ork::command::run(&cli).unwrap_or_else(|error| panic!("{words:?}: {error}"));
+        }
+        !elsewhere
+    };
+    assert!(run(&["ork", "convert", "mixture.gguf"]));
+    let ran: Vec<bool> = commands().iter().map(|words| run(words)).collect();
+    assert!(ran.iter().filter(|ran| **ran).count() >= 6, "{ran:?}");
+}
