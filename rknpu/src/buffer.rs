@@ -1,7 +1,7 @@
 //! Buffers that CPU and NPU hand to each other.
 //!
-//! The state is a type parameter: [`Host`], [`OnDevice`] or [`Imported`]. Functions that only need to know
-//! where a buffer is take any [`NpuReadable`] one.
+//! The state is a type parameter: [`Host`], [`OnDevice`], [`ReadOnly`] or [`Imported`]. Functions that only need
+//! to know where a buffer is take any [`NpuReadable`] one.
 //!
 //! ```
 //! use rknpu::buffer::{Buffer, NpuReadable};
@@ -16,6 +16,8 @@
 //! # Ok::<(), rknpu::Error>(())
 //! ```
 
+mod read_only;
+
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -29,6 +31,8 @@ use crate::domain::{Domain, PAGE, Request};
 use crate::driver::{Mapping, Object};
 use crate::error::{Call, Error, Result};
 use crate::mapping::MappedRange;
+
+pub use read_only::ReadOnly;
 
 /// State of a buffer that the CPU may touch.
 ///
