@@ -89,7 +89,7 @@ fn buffers(bench: &Bench, ops: u32) {
 struct Nothing;
 
 impl Engine for Nothing {
-    fn run(&self, start: &Start, _: &dyn Bus) -> Run {
+    fn run(&self, start: &Start, _: &mut dyn Bus) -> Run {
         let done = Outcome::Done { int_status: start.int_mask, tasks_done: 1, busy_ns: 1 };
         Run { outcome: done, findings: Vec::new() }
     }

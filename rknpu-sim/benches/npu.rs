@@ -62,7 +62,7 @@ fn compare(bench: &Bench, m: u32) {
         2 * u64::from(m) * u64::from(k) * u64::from(n),
         || {
             memory.forget();
-            let run = npu.run(black_box(&start), &memory);
+            let run = npu.run(black_box(&start), &mut &memory);
             assert!(matches!(run.outcome, Outcome::Done { .. }), "{run:?}");
         },
         || triple_loop(black_box(&a), black_box(&b), k as usize, &mut c),

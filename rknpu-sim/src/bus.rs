@@ -1,9 +1,10 @@
 //! A domain's page table, and the bus through which an engine sees memory.
 
-use crate::engine::{Bus, BusFault, Engine, Run, Start};
-use crate::memory::{Backing, Pins};
+use crate::access::{Access, Recorder};
+use crate::engine::{Bus, BusFault, Engine, Run, Start, Unit};
+use crate::memory::{Backing, Reader};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// What is mapped at an address.
 #[derive(Clone, Debug)]
@@ -15,12 +16,18 @@ struct Mapped {
 }
 
 /// One domain's mappings, shared with the engines that run in it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct SpaceMap {
+    domain: usize,
     ranges: RwLock<BTreeMap<u64, Mapped>>,
 }
 
 impl SpaceMap {
+    /// A domain that maps nothing.
+    pub(crate) fn new(domain: usize) -> SpaceMap {
+        SpaceMap { domain, ranges: RwLock::default() }
+    }
+
     fn read(&self) -> RwLockReadGuard<'_, BTreeMap<u64, Mapped>> {
         self.ranges.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -64,13 +71,18 @@ impl SpaceMap {
     }
 
     /// Runs an engine on a core's work in this domain.
-    pub(crate) fn run(&self, engine: &dyn Engine, start: &Start) -> Ran {
-        let (findings, fault) = (Mutex::default(), Mutex::default());
-        let bus = JobBus { map: self, pins: Pins::default(), findings, fault };
-        let mut run = engine.run(start, &bus);
-        run.findings.extend(bus.findings.into_inner().unwrap_or_else(PoisonError::into_inner));
-        let fault = bus.fault.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Ran { run, touched: bus.pins.into_buffers(), fault }
+    pub(crate) fn run(&self, engine: &dyn Engine, start: &Start, recorder: &Recorder) -> Ran {
+        let mut bus = JobBus {
+            map: self,
+            core: start.core,
+            recorder,
+            reader: Reader::new(),
+            notes: Mutex::default(),
+        };
+        let mut run = engine.run(start, &mut bus);
+        let notes = bus.notes.into_inner().unwrap_or_else(PoisonError::into_inner);
+        run.findings.extend(notes.findings);
+        Ran { run, touched: notes.touched, fault: notes.fault }
     }
 
     /// Whether a range lies in one buffer.
@@ -104,45 +116,83 @@ pub(crate) struct Ran {
 #[derive(Debug)]
 struct JobBus<'m> {
     map: &'m SpaceMap,
-    /// What the job has touched.
-    pins: Pins,
-    findings: Mutex<Vec<String>>,
-    fault: Mutex<Option<BusFault>>,
+    core: usize,
+    recorder: &'m Recorder,
+    reader: Reader,
+    notes: Mutex<Notes>,
+}
+
+/// What a run leaves behind.
+#[derive(Debug, Default)]
+struct Notes {
+    touched: Vec<Arc<Backing>>,
+    findings: Vec<String>,
+    fault: Option<BusFault>,
+}
+
+impl Notes {
+    fn touch(&mut self, backing: &Arc<Backing>) {
+        if !self.touched.iter().any(|known| Arc::ptr_eq(known, backing)) {
+            self.touched.push(Arc::clone(backing));
+        }
+    }
+
+    fn stale(&mut self, iova: u64, len: usize, line: u64) {
+        self.findings.push(format!(
+            "missing sync: the device read {len} bytes at IOVA {iova:#x} while bytes written by the CPU \
+             at {line:#x} were still in its cache; MEM_SYNC TO_DEVICE was forgotten"
+        ));
+    }
 }
 
 impl JobBus<'_> {
+    fn notes(&self) -> MutexGuard<'_, Notes> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn find(&self, iova: u64, len: u64, write: bool) -> Result<(Arc<Backing>, usize), BusFault> {
         self.map.find(iova, len).map_err(|mapped| {
             let fault = BusFault { iova, len, write, mapped };
-            *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault);
+            self.notes().fault = Some(fault);
             fault
         })
     }
 
-    fn stale(&self, iova: u64, len: usize, line: u64) {
-        let finding = format!(
-            "missing sync: the device read {len} bytes at IOVA {iova:#x} while bytes written by the CPU \
-             at {line:#x} were still in its cache; MEM_SYNC TO_DEVICE was forgotten"
-        );
-        self.findings.lock().unwrap_or_else(PoisonError::into_inner).push(finding);
+    fn record(&self, unit: Unit, iova: u64, len: u64, write: bool) {
+        let (core, domain) = (self.core, self.map.domain);
+        self.recorder.note(Access { core, domain, unit, write, iova, len });
     }
 }
 
 impl Bus for JobBus<'_> {
-    fn read(&self, iova: u64, len: u64) -> Result<&[u8], BusFault> {
+    fn read(&self, unit: Unit, iova: u64, len: u64) -> Result<&[u8], BusFault> {
         let (backing, at) = self.find(iova, len, false)?;
+        self.record(unit, iova, len, false);
         // Fits usize: it lies in a buffer.
         let len = len as usize;
-        if let Some(line) = backing.stale(at, len) {
-            self.stale(iova, len, iova - at as u64 + line as u64);
+        let stale = backing.stale(at, len);
+        let mut notes = self.notes();
+        if let Some(line) = stale {
+            notes.stale(iova, len, iova - at as u64 + line as u64);
         }
-        Ok(self.pins.device(backing, at, len))
+        notes.touch(&backing);
+        drop(notes);
+        Ok(self.reader.read(backing.device(at, len), at, len))
     }
 
-    fn write(&self, iova: u64, bytes: &[u8]) -> Result<(), BusFault> {
+    fn kept(&self, _: Unit, iova: u64, len: u64) -> Result<&[u8], BusFault> {
+        let (backing, at) = self.find(iova, len, false)?;
+        let len = len as usize;
+        Ok(self.reader.read(backing.device(at, len), at, len))
+    }
+
+    fn write(&mut self, unit: Unit, iova: u64, bytes: &[u8]) -> Result<(), BusFault> {
+        // A core that waits to write reads nothing, so that no two wait for each other.
+        self.reader.release();
         let (backing, at) = self.find(iova, bytes.len() as u64, true)?;
+        self.record(unit, iova, bytes.len() as u64, true);
+        self.notes().touch(&backing);
         backing.device_write(at, bytes);
-        self.pins.pin(backing);
         Ok(())
     }
 

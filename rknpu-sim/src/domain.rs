@@ -73,7 +73,8 @@ impl Table {
         let slot = &mut self.domains[id as usize];
         if slot.is_none() {
             let space = Space::new(self.alignment);
-            *slot = Some(Domain { space, map: Arc::default() });
+            let map = Arc::new(SpaceMap::new(id as usize));
+            *slot = Some(Domain { space, map });
         }
     }
 

@@ -38,7 +38,7 @@
 //! struct AtOnce;
 //!
 //! impl Engine for AtOnce {
-//!     fn run(&self, start: &Start, _: &dyn Bus) -> Run {
+//!     fn run(&self, start: &Start, _: &mut dyn Bus) -> Run {
 //!         let outcome =
 //!             Outcome::Done { int_status: start.int_mask, tasks_done: start.tasks, busy_ns: 0 };
 //!         Run { outcome, findings: Vec::new() }
@@ -139,6 +139,26 @@ pub struct Run {
     pub findings: Vec<String>,
 }
 
+/// A unit of a core that reads or writes memory.
+///
+/// ```
+/// use rknpu_sim::engine::Unit;
+///
+/// assert_ne!(Unit::CnaFeature, Unit::CnaWeight);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Unit {
+    /// The PC fetches register commands.
+    Pc,
+    /// The CNA reads the input.
+    CnaFeature,
+    /// The CNA reads weights.
+    CnaWeight,
+    /// The DPU writes results.
+    DpuWrite,
+}
+
 /// An access that the IOMMU refuses.
 ///
 /// ```
@@ -181,15 +201,14 @@ impl std::error::Error for BusFault {}
 /// where the next happens to be mapped, because it is a mistake of the program.
 ///
 /// ```
-/// use rknpu_sim::engine::{Bus, BusFault};
-/// use std::sync::Mutex;
+/// use rknpu_sim::engine::{Bus, BusFault, Unit};
 ///
 /// /// One buffer at IOVA 0x1000 that notes what is written.
 /// #[derive(Default)]
-/// struct Page(Mutex<Vec<(u64, Vec<u8>)>>);
+/// struct Page(Vec<(u64, Vec<u8>)>);
 ///
 /// impl Bus for Page {
-///     fn read(&self, iova: u64, len: u64) -> Result<&[u8], BusFault> {
+///     fn read(&self, _: Unit, iova: u64, len: u64) -> Result<&[u8], BusFault> {
 ///         let end = iova.saturating_add(len);
 ///         if iova < 0x1000 || end > 0x2000 {
 ///             return Err(BusFault { iova, len, write: false, mapped: 0 });
@@ -197,38 +216,49 @@ impl std::error::Error for BusFault {}
 ///         Ok(&[0; 4096][..len as usize])
 ///     }
 ///
-///     fn write(&self, iova: u64, bytes: &[u8]) -> Result<(), BusFault> {
+///     fn write(&mut self, _: Unit, iova: u64, bytes: &[u8]) -> Result<(), BusFault> {
 ///         self.writable(iova, bytes.len() as u64)?;
-///         self.0.lock().expect("not poisoned").push((iova, bytes.to_vec()));
+///         self.0.push((iova, bytes.to_vec()));
 ///         Ok(())
+///     }
+///
+///     fn writable(&self, iova: u64, len: u64) -> Result<(), BusFault> {
+///         self.read(Unit::DpuWrite, iova, len).map(drop).map_err(|fault| BusFault { write: true, ..fault })
 ///     }
 /// }
 ///
-/// let page = Page::default();
-/// page.write(0x1ffc, &[1, 2, 3, 4])?;
-/// assert!(page.write(0x1ffd, &[1, 2, 3, 4]).is_err_and(|fault| fault.write));
+/// let mut page = Page::default();
+/// page.write(Unit::DpuWrite, 0x1ffc, &[1, 2, 3, 4])?;
+/// let refused = page.write(Unit::DpuWrite, 0x1ffd, &[1, 2, 3, 4]);
+/// assert!(refused.is_err_and(|fault| fault.write));
 /// # Ok::<(), BusFault>(())
 /// ```
-pub trait Bus: Sync {
-    /// Bytes for reading.
+pub trait Bus {
+    /// Bytes for reading. Nobody writes to them before this bus does, or the run ends.
     ///
     /// # Errors
     /// [`BusFault`] when the range is not mapped in one buffer.
-    fn read(&self, iova: u64, len: u64) -> Result<&[u8], BusFault>;
+    fn read(&self, unit: Unit, iova: u64, len: u64) -> Result<&[u8], BusFault>;
 
-    /// Writes bytes.
+    /// Bytes that the core has kept in CBUF since an earlier [`Bus::read`]: they are not fetched again.
+    ///
+    /// # Errors
+    /// As for [`Bus::read`].
+    fn kept(&self, unit: Unit, iova: u64, len: u64) -> Result<&[u8], BusFault> {
+        self.read(unit, iova, len)
+    }
+
+    /// Writes bytes, once no other core reads them. What was read from this bus has to be used up.
     ///
     /// # Errors
     /// [`BusFault`] as for [`Bus::read`].
-    fn write(&self, iova: u64, bytes: &[u8]) -> Result<(), BusFault>;
+    fn write(&mut self, unit: Unit, iova: u64, bytes: &[u8]) -> Result<(), BusFault>;
 
     /// Whether a write of `len` bytes would go through; nothing is read or written.
     ///
     /// # Errors
     /// [`BusFault`] as for [`Bus::write`].
-    fn writable(&self, iova: u64, len: u64) -> Result<(), BusFault> {
-        self.read(iova, len).map(drop).map_err(|fault| BusFault { write: true, ..fault })
-    }
+    fn writable(&self, iova: u64, len: u64) -> Result<(), BusFault>;
 }
 
 /// Plays the NPU: executes the job of one core.
@@ -237,5 +267,5 @@ pub trait Bus: Sync {
 pub trait Engine: Send + Sync + fmt::Debug {
     /// Runs to the end, or says that it would never end. Called outside all locks of the driver
     /// model, from one thread per core at a time.
-    fn run(&self, start: &Start, bus: &dyn Bus) -> Run;
+    fn run(&self, start: &Start, bus: &mut dyn Bus) -> Run;
 }

@@ -4,6 +4,7 @@
 //! runs, and while memory is copied. On the virtual clock nothing takes time but waits: when every
 //! thread inside waits and no engine runs, the clock jumps to whatever is due first.
 
+use crate::access::Recorder;
 use crate::bus::Ran;
 use crate::config::{Clock, Config};
 use crate::engine::{Outcome, Run, Start};
@@ -220,6 +221,7 @@ pub(crate) struct Kernel {
     work: Condvar,
     id: u64,
     born: Instant,
+    pub(crate) recorder: Recorder,
 }
 
 impl Kernel {
@@ -228,7 +230,8 @@ impl Kernel {
         let state = Mutex::new(State::new(&config));
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let (wake, work) = (Condvar::new(), Condvar::new());
-        Arc::new(Kernel { config, state, wake, work, id, born: Instant::now() })
+        let (born, recorder) = (Instant::now(), Recorder::default());
+        Arc::new(Kernel { config, state, wake, work, id, born, recorder })
     }
 
     /// Enters the kernel: until the value is dropped or waits, time stands still.
@@ -321,7 +324,8 @@ impl Kernel {
         let began = state.time.now;
         drop(state);
         let Pending { start, generation, map } = job;
-        let Ran { mut run, touched, fault } = map.run(self.config.engine.as_ref(), &start);
+        let Ran { mut run, touched, fault } =
+            map.run(self.config.engine.as_ref(), &start, &self.recorder);
         let mut state = self.lock();
         self.tick(&mut state);
         state.time.engines -= 1;

@@ -11,6 +11,7 @@
 //! | [`engine`] | the boundary to what executes jobs |
 //! | [`npu`] | the model of the cores that executes them by default |
 //! | [`report`] | what happened: calls, leaks, hazards, missing syncs |
+//! | [`access`] | what the cores read and wrote through the IOMMU |
 //! | [`hazard`] | what would have hurt the kernel |
 //! | [`fault`] | how to make the environment fail |
 //! | [`iova`] | a domain's address space, handed out as the kernel hands it out |
@@ -50,12 +51,17 @@
 //! [`File::call`] is its safe form. A program that misuses the driver hurts the model only: it gets an
 //! error and the report a [`Hazard`].
 //!
-//! Unsafe code is in three files: `memory` (mappings, and slices of them), `user` (the program's
+//! Safe code of several threads may use a buffer at once: a write waits for whoever reads the same
+//! bytes, a core among them. The memory file behind a buffer cannot be cut; that nobody else writes to
+//! it is the word of who gives its descriptor away.
+//!
+//! Unsafe code is in three files: `memory::map` (mappings, and slices of them), `user` (the program's
 //! memory) and `npu::kernel::simd` (instruction sets chosen at run time).
 
 #[cfg(doc)]
 #[doc = include_str!("../docs/driver-model.md")]
 pub mod _driver_model {}
+pub mod access;
 pub mod config;
 pub mod engine;
 pub mod fault;

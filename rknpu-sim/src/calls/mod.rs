@@ -11,7 +11,7 @@ mod sync;
 
 pub(crate) use handles::put_file as close;
 pub(crate) use mmap::Mapped;
-pub(crate) use prime::{DmaBufs, backing_of};
+pub(crate) use prime::DmaBufs;
 
 use crate::files::Node;
 use crate::kernel::Call;

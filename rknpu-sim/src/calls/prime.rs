@@ -9,8 +9,8 @@ use crate::memory::Backing;
 use crate::object::{Object, Path};
 use rknpu_sys::drm::PrimeHandle;
 use rknpu_sys::flags::MemFlags;
-use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use rustix::fs::{Mode, OFlags, fstat, open};
+use rustix::fd::{AsRawFd, OwnedFd, RawFd};
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -169,14 +169,4 @@ fn attach(call: &mut Call<'_>, backing: Arc<Backing>) -> Result<Object, Errno> {
     let path = Path::Imported { mapped_in };
     let flags = MemFlags::NON_CONTIGUOUS.bits();
     Ok(Object { size, iova, path, backing: Some(backing), ..empty(flags, 0) })
-}
-
-/// A descriptor that the caller vouches for.
-pub(crate) fn backing_of(fd: BorrowedFd<'_>, len: usize) -> Result<Backing, Errno> {
-    let file = rustix::io::fcntl_dupfd_cloexec(fd, 0)?;
-    let size = fstat(&file)?.st_size;
-    if u64::try_from(size).unwrap_or(0) < len as u64 {
-        return Err(Errno::INVAL);
-    }
-    Backing::of_file(file, len, false, false)
 }

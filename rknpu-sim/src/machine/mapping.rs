@@ -99,8 +99,10 @@ impl Mapping {
         Ok(Mapping { map, len, _reservation: reservation })
     }
 
-    /// First byte. Reads and writes through it are the CPU's: volatile, as the NPU and other
-    /// mappings share the memory.
+    /// First byte. Who reads or writes through it promises what the driver asks of a program: bytes
+    /// that a job reads are not written, and bytes that it writes are left alone, until the job has
+    /// ended; nor are bytes written that another mapping of the buffer reads at the same time.
+    /// [`Mapping::read`] and [`Mapping::write`] see to it by themselves.
     pub fn as_ptr(&self) -> *mut u8 {
         self.map.base()
     }
@@ -110,12 +112,14 @@ impl Mapping {
         self.len
     }
 
-    /// Reads from `at` on; what lies outside the mapping is left alone.
+    /// Reads from `at` on, and waits for writes under way there; what lies outside the mapping is left
+    /// alone.
     pub fn read(&self, at: usize, out: &mut [u8]) {
         self.map.read(at, out);
     }
 
-    /// Writes from `at` on; what lies outside the mapping is left alone.
+    /// Writes from `at` on, and waits for a core that reads there meanwhile; what lies outside the
+    /// mapping is left alone.
     pub fn write(&self, at: usize, bytes: &[u8]) {
         self.map.write(at, bytes);
     }

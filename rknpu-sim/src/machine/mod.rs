@@ -3,7 +3,8 @@
 mod file;
 mod mapping;
 
-use crate::calls::{Mapped, backing_of};
+use crate::access::Accesses;
+use crate::calls::Mapped;
 use crate::config::Config;
 use crate::fault::Fault;
 use crate::fence::FenceInfo;
@@ -11,7 +12,7 @@ use crate::files::Node;
 use crate::kernel::{Actor, Channel, Event, Kernel, MS};
 use crate::memory::Backing;
 use crate::report::Report;
-use rustix::fd::{BorrowedFd, OwnedFd, RawFd};
+use rustix::fd::{OwnedFd, RawFd};
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::Duration;
@@ -112,6 +113,54 @@ impl Machine {
         Report::of(&self.kernel().enter())
     }
 
+    /// From now on, writes down what the cores read and write through the IOMMU, where they do it, up
+    /// to `most` entries; 0 ends it.
+    ///
+    /// ```
+    /// # use rknpu_sim::{Config, File, Machine};
+    /// # use rknpu_sys::uapi::{MemCreate, MemMap, SubcoreTask, Submit, Task};
+    /// # use zerocopy::IntoBytes;
+    /// # /// A job of one program on core 0, its task array in a new buffer.
+    /// # fn job(file: &File, program: u64) -> Result<Submit, rustix::io::Errno> {
+    /// #     let mut buffer = MemCreate { flags: 0xb, size: 4096, ..Default::default() };
+    /// #     file.call(&mut buffer)?;
+    /// #     let mut map = MemMap { handle: buffer.handle, ..Default::default() };
+    /// #     file.call(&mut map)?;
+    /// #     let task = Task { int_mask: 0x300, regcfg_amount: 28, regcmd_addr: program,
+    /// #         ..Default::default() };
+    /// #     file.mmap(map.offset, 4096)?.write(0, task.as_bytes());
+    /// #     Ok(Submit {
+    /// #         flags: 5,
+    /// #         timeout: 100,
+    /// #         task_number: 1,
+    /// #         task_obj_addr: buffer.obj_addr,
+    /// #         core_mask: 1,
+    /// #         fence_fd: -1,
+    /// #         subcore_task: [SubcoreTask { task_start: 0, task_number: 1 }; 5],
+    /// #         ..Default::default()
+    /// #     })
+    /// # }
+    /// use rknpu_sim::engine::Unit;
+    ///
+    /// let machine = Machine::new(Config::default());
+    /// machine.record_accesses(1000);
+    /// let file = machine.open();
+    /// let mut program = MemCreate { flags: 0x403, size: 4096, ..Default::default() };
+    /// file.call(&mut program)?; // all zero: it is fetched, and starts nothing
+    /// file.call(&mut job(&file, program.dma_addr)?).unwrap_err();
+    /// let fetch = machine.take_accesses().list[0];
+    /// assert_eq!((fetch.unit, fetch.iova, fetch.len), (Unit::Pc, program.dma_addr, 32 * 8));
+    /// # Ok::<(), rustix::io::Errno>(())
+    /// ```
+    pub fn record_accesses(&self, most: usize) {
+        self.kernel().recorder.record(most);
+    }
+
+    /// Takes what was recorded since the last time.
+    pub fn take_accesses(&self) -> Accesses {
+        self.kernel().recorder.take()
+    }
+
     /// Lets the NPU model work off, in this thread, what NONBLOCK jobs have to compute, so that it is
     /// known what they touch. They are not complete before their time has passed on the machine's
     /// clock.
@@ -190,25 +239,6 @@ impl Machine {
         let len = len.checked_next_multiple_of(4096).ok_or(Errno::NOMEM)?;
         let backing = Arc::new(Backing::new(len, false, false)?);
         self.kernel().enter().dma_bufs.add_foreign(backing)
-    }
-
-    /// Makes a memory file known as another driver's dma-buf of `len` bytes.
-    ///
-    /// ```
-    /// use rknpu_sim::{Config, Machine};
-    /// use std::os::fd::AsFd;
-    ///
-    /// let machine = Machine::new(Config::default());
-    /// let memory = std::fs::File::open("/proc/self/exe")?; // any file that can be mapped
-    /// assert!(machine.adopt_buffer(memory.as_fd(), usize::MAX).is_err()); // longer than it is
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// EINVAL when the file is shorter, else what the host says.
-    pub fn adopt_buffer(&self, file: BorrowedFd<'_>, len: usize) -> Result<(), Errno> {
-        let backing = Arc::new(backing_of(file, len)?);
-        self.kernel().enter().dma_bufs.add_foreign(backing).map(drop)
     }
 
     /// Maps a dma-buf that [`File::ioctl`] exported. The driver always maps from its first page,

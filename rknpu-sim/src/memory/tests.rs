@@ -5,6 +5,11 @@ use proptest::prelude::*;
 
 const LEN: usize = 3 * PAGE - 40;
 
+/// The device's view of a range.
+fn device(backing: &Backing, at: usize, len: usize) -> Vec<u8> {
+    Reader::new().read(backing.device(at, len), at, len).to_vec()
+}
+
 /// A cache over a memory: a line is absent, or present and possibly dirty.
 struct Naive {
     memory: Vec<u8>,
@@ -119,7 +124,7 @@ proptest! {
             let mut cpu = vec![0; LEN];
             backing.cpu_read(0, &mut cpu);
             prop_assert!(cpu == naive.cpu(), "the CPU's view");
-            prop_assert!(backing.device(0, LEN) == naive.memory, "the device's view");
+            prop_assert!(device(&backing, 0, LEN) == naive.memory, "the device's view");
         }
     }
 }
@@ -128,7 +133,7 @@ proptest! {
 fn one_view_needs_no_sync() {
     let backing = Backing::new(LEN, false, true).unwrap();
     backing.cpu_write(10, b"there");
-    assert_eq!(backing.device(10, 5), b"there");
+    assert_eq!(device(&backing, 10, 5), b"there");
     backing.device_write(10, b"where");
     let mut bytes = [0; 5];
     backing.cpu_read(10, &mut bytes);
@@ -143,7 +148,7 @@ fn pages_that_come_back_are_zero() {
     for _ in 0..3 {
         let backing = Backing::new(LARGE, false, false).unwrap();
         for page in (0..LARGE).step_by(PAGE) {
-            assert_eq!(backing.device(page, 1), [0]);
+            assert_eq!(device(&backing, page, 1), [0]);
             backing.device_write(page, &[1]);
         }
     }

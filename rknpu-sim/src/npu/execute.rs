@@ -8,7 +8,7 @@ use super::kernel::{fp16, int4};
 use super::matmul::{Kind, Matmul};
 use super::output;
 use super::weights::K_BLOCK;
-use crate::engine::{Bus, BusFault};
+use crate::engine::{Bus, BusFault, Unit};
 
 /// Buffers that a core keeps from program to program.
 #[derive(Debug, Default)]
@@ -31,25 +31,43 @@ impl Scratch {
     pub(super) fn execute(
         &mut self,
         matmul: &Matmul,
-        bus: &dyn Bus,
+        bus: &mut dyn Bus,
         program: u32,
     ) -> Result<(), Fault> {
         let access = |what| move |fault: BusFault| Fault::Access { program, what, fault };
-        let input = bus
-            .read(u64::from(matmul.input.base), matmul.input.extent())
-            .map_err(access("reading the input"))?;
-        let weights = bus
-            .read(u64::from(matmul.weights.base), matmul.weights.bytes())
-            .map_err(access("reading the weights"))?;
+        self.compute(matmul, &*bus, access)?;
+        let output = &matmul.output;
+        let (base, staging) = (u64::from(output.base), &self.staging);
+        let staged = output.rows * output.row_bytes();
+        let mut write = |at, bytes: &[u8]| {
+            bus.write(Unit::DpuWrite, at, bytes).map_err(access("writing the output"))
+        };
+        if output.is_dense() {
+            return write(base, &staging[..staged]);
+        }
+        for (row, results) in staging[..staged].chunks_exact(output.row_bytes()).enumerate() {
+            for (first, atoms) in output.runs() {
+                write(base + output.offset(row, first), &results[first * ATOM..][..atoms * ATOM])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what `matmul` multiplies, and leaves the results in `staging`.
+    fn compute<F: Fn(BusFault) -> Fault>(
+        &mut self,
+        matmul: &Matmul,
+        bus: &dyn Bus,
+        access: impl Fn(&'static str) -> F,
+    ) -> Result<(), Fault> {
+        let rows = read_rows(matmul, bus, &mut self.rows).map_err(access("reading the input"))?;
+        let fetch = if matmul.weights.resident { Bus::kept } else { Bus::read };
+        let weights =
+            fetch(bus, Unit::CnaWeight, u64::from(matmul.weights.base), matmul.weights.bytes())
+                .map_err(access("reading the weights"))?;
         let output = &matmul.output;
         // Before anything is computed: a program that faults has written nothing.
         writable(output, bus).map_err(access("writing the output"))?;
-        let rows = if matmul.input.is_row_major() {
-            input
-        } else {
-            matmul.input.gather(input, &mut self.rows);
-            &self.rows
-        };
         let staged = output.rows * output.row_bytes();
         self.staging.resize(staged.max(self.staging.len()), 0);
         let staging = &mut self.staging[..staged];
@@ -96,21 +114,37 @@ impl Scratch {
             }
         }
 
-        let base = u64::from(output.base);
-        if dense {
-            return bus.write(base, staging).map_err(access("writing the output"));
-        }
-        for (row, results) in staging.chunks_exact(output.row_bytes()).enumerate() {
-            for (first, atoms) in output.runs() {
-                bus.write(
-                    base + output.offset(row, first),
-                    &results[first * ATOM..][..atoms * ATOM],
-                )
-                .map_err(access("writing the output"))?;
-            }
-        }
         Ok(())
     }
+}
+
+/// The input as gapless rows: in place, or gathered in `rows`. Gaps are not read.
+fn read_rows<'a>(
+    matmul: &Matmul,
+    bus: &'a dyn Bus,
+    rows: &'a mut Vec<u8>,
+) -> Result<&'a [u8], BusFault> {
+    let (input, kept) = (&matmul.input, matmul.input_kept);
+    let read = |at, len| {
+        let iova = u64::from(input.base) + at;
+        let fetch = if kept { Bus::kept } else { Bus::read };
+        fetch(bus, Unit::CnaFeature, iova, len)
+    };
+    if input.is_dense() {
+        let bytes = read(0, input.extent())?;
+        if input.is_row_major() {
+            return Ok(bytes);
+        }
+        input.gather(bytes, rows);
+        return Ok(rows);
+    }
+    rows.clear();
+    for row in 0..input.rows {
+        for (first, atoms) in input.runs() {
+            rows.extend_from_slice(read(input.offset(row, first), (atoms * ATOM) as u64)?);
+        }
+    }
+    Ok(rows)
 }
 
 /// Whether every atom of `output` can be written.

@@ -65,6 +65,8 @@ pub(super) struct Matmul {
     pub(super) k: u32,
     pub(super) n: u32,
     pub(super) input: Cube,
+    /// Whether CBUF still holds it from the program before.
+    pub(super) input_kept: bool,
     pub(super) weights: Weights,
     pub(super) output: Cube,
 }
@@ -111,7 +113,8 @@ impl Matmul {
             resident: r.field(cna::CBUF_CON0, cna::CBUF_CON0_WEIGHT_REUSE) == 1,
         };
         let output = output::cube(r, kind, m, n, batch)?;
-        let matmul = Matmul { kind, m, k, n, input, weights, output };
+        let input_kept = r.field(cna::CBUF_CON0, cna::CBUF_CON0_DATA_REUSE) == 1;
+        let matmul = Matmul { kind, m, k, n, input, input_kept, weights, output };
         matmul.kept(r, before)?;
         matmul.overlaps(r)?;
         Ok(matmul)
@@ -129,7 +132,7 @@ impl Matmul {
             ));
         }
         let same_input = before.is_some_and(|b| b.input == self.input);
-        if r.field(cna::CBUF_CON0, cna::CBUF_CON0_DATA_REUSE) == 1 && !same_input {
+        if self.input_kept && !same_input {
             return Err(r.unexpected(
                 cna::CBUF_CON0,
                 "data reuse (bit 12) only after a program with the same input".into(),

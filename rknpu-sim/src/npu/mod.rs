@@ -51,16 +51,19 @@ use crate::engine::{Bus, Engine, Outcome, Run, Start};
 /// An RK3588's cores.
 ///
 /// ```
-/// use rknpu_sim::engine::{Bus, BusFault, Engine, Outcome, Start};
+/// use rknpu_sim::engine::{Bus, BusFault, Engine, Outcome, Start, Unit};
 /// use rknpu_sim::npu::{Npu, Timing};
 ///
 /// struct Unmapped;
 /// impl Bus for Unmapped {
-///     fn read(&self, iova: u64, len: u64) -> Result<&[u8], BusFault> {
+///     fn read(&self, _: Unit, iova: u64, len: u64) -> Result<&[u8], BusFault> {
 ///         Err(BusFault { iova, len, write: false, mapped: 0 })
 ///     }
-///     fn write(&self, iova: u64, bytes: &[u8]) -> Result<(), BusFault> {
-///         Err(BusFault { iova, len: bytes.len() as u64, write: true, mapped: 0 })
+///     fn write(&mut self, _: Unit, iova: u64, bytes: &[u8]) -> Result<(), BusFault> {
+///         self.writable(iova, bytes.len() as u64)
+///     }
+///     fn writable(&self, iova: u64, len: u64) -> Result<(), BusFault> {
+///         Err(BusFault { iova, len, write: true, mapped: 0 })
 ///     }
 /// }
 ///
@@ -73,7 +76,7 @@ use crate::engine::{Bus, Engine, Outcome, Run, Start};
 ///     int_mask: 0x300,
 ///     ping_pong: true,
 /// };
-/// let run = Npu::new(Timing::default()).run(&start, &Unmapped);
+/// let run = Npu::new(Timing::default()).run(&start, &mut Unmapped);
 /// assert_eq!(run.outcome, Outcome::Hang { task_counter: 0 });
 /// assert!(run.findings[0].contains("0xfffff000"));
 /// ```
@@ -98,7 +101,7 @@ impl Npu {
     }
 
     /// Runs the chain; on a fault also says how many tasks were done.
-    fn chain(&self, start: &Start, bus: &dyn Bus) -> Result<u64, (u32, Fault)> {
+    fn chain(&self, start: &Start, bus: &mut dyn Bus) -> Result<u64, (u32, Fault)> {
         let slot = &self.scratch[start.core % CORES];
         // Scratch holds no state between programs, so what a panic left in it does not matter.
         let mut scratch = slot.lock().unwrap_or_else(PoisonError::into_inner);
@@ -114,7 +117,7 @@ impl Npu {
         }
         for done in 0..start.tasks {
             let fail = |fault| (done, fault);
-            let program = program::fetch(bus, at).map_err(fail)?;
+            let program = program::fetch(&*bus, at).map_err(fail)?;
             let matmul = Matmul::decode(&program.registers, before.as_ref()).map_err(fail)?;
             scratch.execute(&matmul, bus, at.iova).map_err(fail)?;
             busy_ns = busy_ns.saturating_add(self.timing.program_ns(&matmul));
@@ -141,7 +144,7 @@ impl Default for Npu {
 }
 
 impl Engine for Npu {
-    fn run(&self, start: &Start, bus: &dyn Bus) -> Run {
+    fn run(&self, start: &Start, bus: &mut dyn Bus) -> Run {
         match self.chain(start, bus) {
             Ok(busy_ns) => interrupt::raise(start, busy_ns),
             Err((task_counter, fault)) => {

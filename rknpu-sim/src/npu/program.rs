@@ -4,7 +4,7 @@ use rknpu_sys::regs::{Block, Command, pc};
 
 use super::fault::Fault;
 use super::registers::Registers;
-use crate::engine::Bus;
+use crate::engine::{Bus, Unit};
 
 /// Bytes of one entry.
 const ENTRY: usize = 8;
@@ -38,7 +38,7 @@ pub(super) fn fetch(bus: &dyn Bus, at: Next) -> Result<Program, Fault> {
     }
     let entries = u64::from(at.amount) * 2 + 2;
     let bytes = bus
-        .read(u64::from(program), entries * ENTRY as u64)
+        .read(Unit::Pc, u64::from(program), entries * ENTRY as u64)
         .map_err(|fault| Fault::Access { program, what: "fetching its entries", fault })?;
     let mut registers = Registers::new(program);
     let mut next = Next { iova: 0, amount: 0 };

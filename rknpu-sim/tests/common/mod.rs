@@ -2,7 +2,7 @@
 #![allow(dead_code, unreachable_pub)] // Each test takes what it needs.
 
 use rknpu_sim::config::Mode;
-use rknpu_sim::engine::{Bus, Engine, Outcome, Run, Start};
+use rknpu_sim::engine::{Bus, Engine, Outcome, Run, Start, Unit};
 use rknpu_sim::{Config, File, Machine, Mapping};
 use rknpu_sys::ioctl::Request;
 use rknpu_sys::uapi::{MemCreate, MemMap, MemSync, SubcoreTask, Submit, Task};
@@ -26,11 +26,11 @@ pub fn create(file: &File, flags: u32, size: u64, domain: i32) -> Result<MemCrea
 pub struct Increment;
 
 impl Engine for Increment {
-    fn run(&self, start: &Start, bus: &dyn Bus) -> Run {
+    fn run(&self, start: &Start, bus: &mut dyn Bus) -> Run {
         let at = u64::from(start.dma_base);
-        let value = bus.read(at, 4).ok().and_then(|bytes| bytes.try_into().ok());
+        let value = bus.read(Unit::CnaFeature, at, 4).ok().and_then(|bytes| bytes.try_into().ok());
         let outcome = match value.map(u32::from_le_bytes) {
-            Some(value) if bus.write(at, &(value + 1).to_le_bytes()).is_ok() => {
+            Some(value) if bus.write(Unit::DpuWrite, at, &(value + 1).to_le_bytes()).is_ok() => {
                 let us = if start.regcmd_addr == 0 { 100 } else { u64::from(start.regcmd_addr) };
                 Outcome::Done { int_status: 0x300, tasks_done: 1, busy_ns: us * 1000 }
             }

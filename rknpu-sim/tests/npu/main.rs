@@ -28,8 +28,8 @@ const START: Start = Start {
     ping_pong: true,
 };
 
-fn run(start: Start, memory: &Memory) -> Run {
-    Npu::new(Timing::instant()).run(&start, memory)
+fn run(start: Start, mut memory: &Memory) -> Run {
+    Npu::new(Timing::instant()).run(&start, &mut memory)
 }
 
 /// The amount that the driver would program for this listing, as `regcfg_amount`.

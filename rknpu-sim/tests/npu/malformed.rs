@@ -257,7 +257,7 @@ fn time_is_the_floor_and_the_longer_of_arithmetic_and_stream() {
         weight_bytes_per_second: 64 * 64 * 20_000_000,     // in 50 ns
         ..Timing::instant()
     };
-    let busy = |timing| match Npu::new(timing).run(&start(&listing), &memory).outcome {
+    let busy = |timing| match Npu::new(timing).run(&start(&listing), &mut &memory).outcome {
         Outcome::Done { busy_ns, .. } => busy_ns,
         Outcome::Hang { .. } => panic!("{listing:?}"),
     };

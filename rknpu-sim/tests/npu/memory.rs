@@ -1,13 +1,15 @@
-//! Memory for a job: buffers at fixed addresses, and a record of what was written.
+//! Memory for a job: buffers at fixed addresses, and a record of what was read and written.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
-use rknpu_sim::engine::{Bus, BusFault};
+use rknpu_sim::engine::{Bus, BusFault, Unit};
 
 #[derive(Default)]
 pub(crate) struct Memory {
     buffers: Vec<(u64, Vec<u8>)>,
     written: Mutex<Vec<(u64, Vec<u8>)>>,
+    touched: Mutex<BTreeMap<Unit, BTreeSet<u64>>>,
 }
 
 impl Memory {
@@ -41,6 +43,18 @@ impl Memory {
         written.iter().all(|(at, data)| range.start <= *at && at + data.len() as u64 <= range.end)
     }
 
+    /// 16-byte atoms that a unit has read or written, each counted once.
+    #[allow(dead_code, reason = "not for benches")]
+    pub(crate) fn atoms(&self, unit: Unit) -> usize {
+        self.touched.lock().unwrap().get(&unit).map_or(0, BTreeSet::len)
+    }
+
+    #[allow(dead_code, reason = "not for benches")]
+    fn touch(&self, unit: Unit, iova: u64, len: u64) {
+        let atoms = iova / 16..(iova + len).div_ceil(16);
+        self.touched.lock().unwrap().entry(unit).or_default().extend(atoms);
+    }
+
     /// Drops the record of writes.
     #[allow(dead_code, reason = "for benches, which write without end")]
     pub(crate) fn forget(&self) {
@@ -61,14 +75,29 @@ impl Memory {
     }
 }
 
-impl Bus for Memory {
-    fn read(&self, iova: u64, len: u64) -> Result<&[u8], BusFault> {
+impl Bus for &Memory {
+    fn read(&self, unit: Unit, iova: u64, len: u64) -> Result<&[u8], BusFault> {
+        let bytes = self.find(iova, len, false)?;
+        if cfg!(test) {
+            self.touch(unit, iova, len);
+        }
+        Ok(bytes)
+    }
+
+    fn kept(&self, _: Unit, iova: u64, len: u64) -> Result<&[u8], BusFault> {
         self.find(iova, len, false)
     }
 
-    fn write(&self, iova: u64, bytes: &[u8]) -> Result<(), BusFault> {
-        self.find(iova, bytes.len() as u64, true)?;
+    fn write(&mut self, unit: Unit, iova: u64, bytes: &[u8]) -> Result<(), BusFault> {
+        self.writable(iova, bytes.len() as u64)?;
+        if cfg!(test) {
+            self.touch(unit, iova, bytes.len() as u64);
+        }
         self.written.lock().unwrap().push((iova, bytes.to_vec()));
         Ok(())
+    }
+
+    fn writable(&self, iova: u64, len: u64) -> Result<(), BusFault> {
+        self.find(iova, len, true).map(drop)
     }
 }

@@ -1,6 +1,7 @@
 //! Programs that compute.
 
 use proptest::prelude::*;
+use rknpu_sim::engine::Unit;
 
 use crate::encode::{self, Listing, Shape, Types};
 use crate::memory::Memory;
@@ -42,6 +43,16 @@ fn check(
     let got = memory.after(OUTPUT);
     let wrong = got.iter().zip(&expected).position(|(g, e)| g != e);
     assert_eq!(wrong, None, "first wrong byte of {s:?}");
+    // Gaps between rows and planes are not touched, and nothing beside the operands.
+    let atoms = |bytes: u32| bytes as usize / 16;
+    for (unit, bytes) in [
+        (Unit::CnaFeature, s.m * s.types.row_bytes(s.k)),
+        (Unit::CnaWeight, s.n * s.types.row_bytes(s.k)),
+        (Unit::DpuWrite, s.m * s.n * s.types.output_bytes()),
+        (Unit::Pc, 8 * (amount(listing) + 4).next_multiple_of(2)),
+    ] {
+        assert_eq!(memory.atoms(unit), atoms(bytes), "{unit:?} of {s:?}");
+    }
 }
 
 fn row_major_types() -> impl Strategy<Value = Types> {

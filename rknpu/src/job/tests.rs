@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Runs, TestRunner};
-use rknpu_sim::engine::{Bus, BusFault, Engine, Run, Start};
+use rknpu_sim::engine::{Bus, BusFault, Engine, Run, Start, Unit};
 use rknpu_sim::npu::{Npu, Timing};
 use rknpu_sim::{Config, Machine};
 use rknpu_sys::layout::Precision;
@@ -41,7 +41,7 @@ struct Watched {
 }
 
 struct WatchedBus<'a> {
-    bus: &'a dyn Bus,
+    bus: &'a mut dyn Bus,
     touched: &'a Mutex<Vec<Touch>>,
 }
 
@@ -53,14 +53,14 @@ impl WatchedBus<'_> {
 }
 
 impl Bus for WatchedBus<'_> {
-    fn read(&self, iova: u64, len: u64) -> Result<&[u8], BusFault> {
+    fn read(&self, unit: Unit, iova: u64, len: u64) -> Result<&[u8], BusFault> {
         self.note(iova, len, false);
-        self.bus.read(iova, len)
+        self.bus.read(unit, iova, len)
     }
 
-    fn write(&self, iova: u64, bytes: &[u8]) -> Result<(), BusFault> {
+    fn write(&mut self, unit: Unit, iova: u64, bytes: &[u8]) -> Result<(), BusFault> {
         self.note(iova, bytes.len() as u64, true);
-        self.bus.write(iova, bytes)
+        self.bus.write(unit, iova, bytes)
     }
 
     fn writable(&self, iova: u64, len: u64) -> Result<(), BusFault> {
@@ -70,8 +70,8 @@ impl Bus for WatchedBus<'_> {
 }
 
 impl Engine for Watched {
-    fn run(&self, start: &Start, bus: &dyn Bus) -> Run {
-        self.npu.run(start, &WatchedBus { bus, touched: &self.touched })
+    fn run(&self, start: &Start, bus: &mut dyn Bus) -> Run {
+        self.npu.run(start, &mut WatchedBus { bus, touched: &self.touched })
     }
 }
 

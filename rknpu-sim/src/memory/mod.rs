@@ -6,14 +6,15 @@
 //! that a line is dirty exactly when the CPU's view differs from the latter. Nothing is touched
 //! before it is used: a reservation of 4 GiB costs address space only.
 
+mod map;
+
+use crate::memory::map::Map;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
-use std::ffi::c_void;
-use std::mem::ManuallyDrop;
-use std::ptr::NonNull;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub(crate) use map::Reader;
 
 /// A cache line.
 pub(crate) const LINE: usize = 64;
@@ -21,87 +22,10 @@ pub(crate) const LINE: usize = 64;
 pub(crate) const POISON: u8 = 0xA5;
 const PAGE: usize = 4096;
 
-/// A mapping, unmapped when dropped.
-#[derive(Debug)]
-pub(crate) struct Map {
-    base: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: the mapping is plain memory owned by this value; every access goes through the functions
-// of `Backing`, which state what they need.
-unsafe impl Send for Map {}
-// SAFETY: as above.
-unsafe impl Sync for Map {}
-
-impl Map {
-    fn of_file(fd: impl AsFd, len: usize) -> rustix::io::Result<Map> {
-        let prot = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-        // SAFETY: no address is asked for, so no existing mapping is replaced; the file is `len`
-        // bytes long.
-        let base = unsafe { mmap(std::ptr::null_mut(), len, prot, flags, fd, 0) }?;
-        Map::at(base, len)
-    }
-
-    fn anonymous(len: usize) -> rustix::io::Result<Map> {
-        let prot = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: no address is asked for, so no existing mapping is replaced.
-        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), len, prot, flags) }?;
-        Map::at(base, len)
-    }
-
-    fn at(base: *mut c_void, len: usize) -> rustix::io::Result<Map> {
-        let base = NonNull::new(base.cast()).ok_or(rustix::io::Errno::NOMEM)?;
-        Ok(Map { base, len })
-    }
-
-    /// # Safety
-    /// Nobody writes to the range while the slice lives.
-    unsafe fn bytes(&self, at: usize, len: usize) -> &[u8] {
-        assert!(at <= self.len && len <= self.len - at, "range outside the mapping");
-        // SAFETY: the range lies in the mapping, which lives as long as `self`; the rest is the
-        // caller's promise.
-        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(at), len) }
-    }
-
-    fn copy_out(&self, at: usize, out: &mut [u8]) {
-        assert!(at <= self.len && out.len() <= self.len - at, "range outside the mapping");
-        // SAFETY: the range lies in the mapping, `out` is a distinct exclusive slice.
-        unsafe {
-            std::ptr::copy_nonoverlapping(self.base.as_ptr().add(at), out.as_mut_ptr(), out.len());
-        }
-    }
-
-    fn copy_in(&self, at: usize, bytes: &[u8]) {
-        assert!(at <= self.len && bytes.len() <= self.len - at, "range outside the mapping");
-        // SAFETY: the range lies in the mapping; `bytes` cannot overlap it, since slices of the
-        // mapping are only given out where nothing writes to it meanwhile.
-        unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr().add(at), bytes.len());
-        }
-    }
-
-    fn fill(&self, at: usize, len: usize, byte: u8) {
-        assert!(at <= self.len && len <= self.len - at, "range outside the mapping");
-        // SAFETY: the range lies in the mapping.
-        unsafe { std::ptr::write_bytes(self.base.as_ptr().add(at), byte, len) }
-    }
-}
-
-impl Drop for Map {
-    fn drop(&mut self) {
-        // SAFETY: base and length are those of a mapping that nobody else unmaps, and no slice of
-        // it outlives the value. A failure leaves address space behind, nothing worse.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
-    }
-}
-
 /// The two further copies of strict mode.
 #[derive(Debug)]
 struct Split {
-    device: Map,
+    device: Arc<Map>,
     /// What the CPU's view was when both agreed last.
     clean: Map,
     /// One bit per page whose two copies still have to be filled with [`POISON`].
@@ -118,7 +42,7 @@ pub(crate) struct Synced {
 /// The CPU's view and the file behind it.
 #[derive(Debug)]
 struct Pages {
-    cpu: Map,
+    cpu: Arc<Map>,
     file: OwnedFd,
     inode: u64,
 }
@@ -130,18 +54,22 @@ const LARGE: usize = 64 << 20;
 const LARGEST: usize = 512 << 20;
 
 /// The pages of the large buffer that was freed last, for the next one of its size.
-static SPARE: Mutex<Option<Pages>> = Mutex::new(None);
+static SPARE: Mutex<Option<Arc<Pages>>> = Mutex::new(None);
 
 impl Pages {
-    fn of_file(file: OwnedFd, len: usize) -> rustix::io::Result<Pages> {
+    /// New ones. Nobody can cut or lengthen the file, as nobody can a dma-buf.
+    fn new(len: usize) -> rustix::io::Result<Pages> {
+        let file = memfd_create("rknpu-sim", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&file, len as u64)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let inode = fstat(&file)?.st_ino;
-        Ok(Pages { cpu: Map::of_file(&file, len)?, file, inode })
+        Ok(Pages { cpu: Arc::new(Map::of_file(&file, len)?), file, inode })
     }
 
     /// The spare ones, zeroed, if they are of this size.
-    fn spare(len: usize) -> Option<Pages> {
+    fn spare(len: usize) -> Option<Arc<Pages>> {
         let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
-        let pages = spare.take_if(|pages| pages.cpu.len == len)?;
+        let pages = spare.take_if(|pages| pages.cpu.len() == len)?;
         drop(spare);
         pages.cpu.fill(0, len, 0);
         Some(pages)
@@ -149,9 +77,9 @@ impl Pages {
 
     /// Keeps them for the next buffer of their size, if most of them are there: what was never
     /// touched costs nothing to reserve again, and much to zero.
-    fn keep(self) {
+    fn keep(self: Arc<Pages>) {
         let resident = fstat(&self.file).map_or(0, |stat| stat.st_blocks.cast_unsigned() * 512);
-        if self.cpu.len > LARGEST || resident < self.cpu.len as u64 / 2 {
+        if self.cpu.len() > LARGEST || resident < self.cpu.len() as u64 / 2 {
             return;
         }
         let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -164,8 +92,7 @@ impl Pages {
 /// A buffer's memory.
 #[derive(Debug)]
 pub(crate) struct Backing {
-    /// Taken only when dropped.
-    pages: ManuallyDrop<Pages>,
+    pages: Arc<Pages>,
     split: Option<Split>,
     /// Somebody outside may hold the file.
     shared: AtomicBool,
@@ -180,33 +107,20 @@ impl Backing {
     /// one that nobody has cleaned yet.
     pub(crate) fn new(len: usize, split: bool, poisoned: bool) -> rustix::io::Result<Backing> {
         if let Some(pages) = (!split && len >= LARGE).then(|| Pages::spare(len)).flatten() {
-            return Ok(Backing::of_pages(pages, None, false));
+            return Ok(Backing::of_pages(pages, None));
         }
-        let file = memfd_create("rknpu-sim", MemfdFlags::CLOEXEC)?;
-        ftruncate(&file, len as u64)?;
         let split = if split { Some(Split::new(len, poisoned)?) } else { None };
-        Ok(Backing::of_pages(Pages::of_file(file, len)?, split, false))
+        Ok(Backing::of_pages(Arc::new(Pages::new(len)?), split))
     }
 
-    fn of_pages(pages: Pages, split: Option<Split>, shared: bool) -> Backing {
+    fn of_pages(pages: Arc<Pages>, split: Option<Split>) -> Backing {
         Backing {
-            pages: ManuallyDrop::new(pages),
+            pages,
             split,
-            shared: AtomicBool::new(shared),
+            shared: AtomicBool::new(false),
             device_wrote: AtomicBool::new(false),
             unclean: AtomicBool::new(false),
         }
-    }
-
-    /// Memory of a file made elsewhere.
-    pub(crate) fn of_file(
-        file: OwnedFd,
-        len: usize,
-        split: bool,
-        poisoned: bool,
-    ) -> rustix::io::Result<Backing> {
-        let split = if split { Some(Split::new(len, poisoned)?) } else { None };
-        Ok(Backing::of_pages(Pages::of_file(file, len)?, split, true))
     }
 
     /// Takes over the contents of a buffer of the same length whose memory this one is given.
@@ -225,7 +139,7 @@ impl Backing {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.pages.cpu.len
+        self.pages.cpu.len()
     }
 
     /// The file behind the CPU's view.
@@ -239,23 +153,15 @@ impl Backing {
         self.pages.inode
     }
 
-    /// The device's view of a range, which lies in the buffer.
-    ///
-    /// The slice is of memory that the simulated program may write to at any time, exactly as the
-    /// NPU's reads may meet the CPU's writes on a board: a program that does so reads either value.
-    pub(crate) fn device(&self, at: usize, len: usize) -> &[u8] {
-        let view = match &self.split {
+    /// The device's view, of which a range, which lies in the buffer, can be read.
+    pub(crate) fn device(&self, at: usize, len: usize) -> &Arc<Map> {
+        match &self.split {
             Some(split) => {
                 split.fill_poison(at, len);
                 &split.device
             }
             None => &self.pages.cpu,
-        };
-        // SAFETY: in strict mode the device's view is written by syncs and by device writes only,
-        // in fast mode also by the program under simulation. Neither happens between threads that
-        // keep the driver's rules (no access to a buffer while a job uses it); one that breaks them
-        // gets torn bytes, which is what the hardware gives it.
-        unsafe { view.bytes(at, len) }
+        }
     }
 
     /// Writes into the device's view.
@@ -346,11 +252,7 @@ impl Backing {
         let mut start = from;
         while start < to {
             let len = (PAGE - start % PAGE).min(to - start);
-            // SAFETY: see `device`; the comparison may see torn bytes of a program that writes
-            // while it syncs.
-            let (now, then) =
-                unsafe { (self.pages.cpu.bytes(start, len), split.clean.bytes(start, len)) };
-            if now != then {
+            if !self.pages.cpu.same(&split.clean, start, len) {
                 for line in self.lines(start, start + len) {
                     if self.is_dirty(split, line) {
                         let bytes = &mut bytes[..LINE.min(self.len() - line)];
@@ -366,8 +268,7 @@ impl Backing {
 
     fn is_dirty(&self, split: &Split, line: usize) -> bool {
         let len = LINE.min(self.len() - line);
-        // SAFETY: see `clean_all`.
-        unsafe { self.pages.cpu.bytes(line, len) != split.clean.bytes(line, len) }
+        !self.pages.cpu.same(&split.clean, line, len)
     }
 
     fn lines(&self, from: usize, to: usize) -> impl Iterator<Item = usize> + use<> {
@@ -377,11 +278,9 @@ impl Backing {
 
 impl Drop for Backing {
     fn drop(&mut self) {
-        // SAFETY: taken once, here, and never used again.
-        let pages = unsafe { ManuallyDrop::take(&mut self.pages) };
         let shared = self.split.is_some() || self.shared.load(Ordering::Relaxed);
-        if pages.cpu.len >= LARGE && !shared {
-            pages.keep();
+        if self.len() >= LARGE && !shared {
+            self.pages.clone().keep();
         }
     }
 }
@@ -390,7 +289,7 @@ impl Split {
     fn new(len: usize, poisoned: bool) -> rustix::io::Result<Split> {
         let pages = len.div_ceil(PAGE);
         let bits = if poisoned { vec![!0; pages.div_ceil(64)] } else { Vec::new() };
-        let (device, clean) = (Map::anonymous(len)?, Map::anonymous(len)?);
+        let (device, clean) = (Arc::new(Map::anonymous(len)?), Map::anonymous(len)?);
         Ok(Split { device, clean, poison: Mutex::new(bits) })
     }
 
@@ -408,38 +307,11 @@ impl Split {
             let bit = 1 << (page % 64);
             if bits[page / 64] & bit != 0 {
                 bits[page / 64] &= !bit;
-                let len = PAGE.min(self.device.len - page * PAGE);
+                let len = PAGE.min(self.device.len() - page * PAGE);
                 self.device.fill(page * PAGE, len, POISON);
                 self.clean.fill(page * PAGE, len, POISON);
             }
         }
-    }
-}
-
-/// Buffers kept alive for those who hold slices of them.
-#[derive(Debug, Default)]
-pub(crate) struct Pins(Mutex<Vec<Arc<Backing>>>);
-
-impl Pins {
-    /// Keeps a buffer alive as long as `self`.
-    pub(crate) fn pin(&self, backing: Arc<Backing>) {
-        let mut pins = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !pins.iter().any(|pin| Arc::ptr_eq(pin, &backing)) {
-            pins.push(backing);
-        }
-    }
-
-    /// The device's view of a range of a buffer, for as long as `self` lives.
-    pub(crate) fn device(&self, backing: Arc<Backing>, at: usize, len: usize) -> &[u8] {
-        let bytes: *const [u8] = backing.device(at, len);
-        self.pin(backing);
-        // SAFETY: the slice lies in a mapping owned by the buffer, of which `self` holds a reference
-        // until it is dropped; none is removed before.
-        unsafe { &*bytes }
-    }
-
-    pub(crate) fn into_buffers(self) -> Vec<Arc<Backing>> {
-        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -458,7 +330,7 @@ impl UserMap {
         if backing.split.is_none() && len == backing.len() {
             return Ok(UserMap::Shared(Arc::clone(backing)));
         }
-        Map::of_file(&backing.pages.file, len).map(UserMap::Own)
+        backing.pages.cpu.again(&backing.pages.file, len).map(UserMap::Own)
     }
 
     fn map(&self) -> &Map {
@@ -469,12 +341,12 @@ impl UserMap {
     }
 
     pub(crate) fn base(&self) -> *mut u8 {
-        self.map().base.as_ptr()
+        self.map().base()
     }
 
     /// Reads as much as lies in the mapping.
     pub(crate) fn read(&self, at: usize, out: &mut [u8]) {
-        let len = self.map().len.saturating_sub(at).min(out.len());
+        let len = self.map().len().saturating_sub(at).min(out.len());
         if len > 0 {
             self.map().copy_out(at, &mut out[..len]);
         }
@@ -482,7 +354,7 @@ impl UserMap {
 
     /// Writes as much as lies in the mapping.
     pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
-        let len = self.map().len.saturating_sub(at).min(bytes.len());
+        let len = self.map().len().saturating_sub(at).min(bytes.len());
         if len > 0 {
             self.map().copy_in(at, &bytes[..len]);
         }
