@@ -94,9 +94,10 @@ impl DeviceLock {
         let refused = |errno| Error::Open { path: path.to_owned(), errno };
         let number = rustix::fs::fstat(&node).map_err(refused)?.st_rdev;
         let directory = directory(devices, number);
-        match directory.as_ref().map_or(Ok(()), |directory| lock(path, directory, policy)) {
-            Err(locked @ Error::Locked { .. }) => return Err(locked),
-            Ok(()) | Err(_) => {}
+        if let Some(directory) = &directory
+            && let Err(locked @ Error::Locked { .. }) = lock(path, directory, policy)
+        {
+            return Err(locked);
         }
         lock(path, &node, policy)?;
         Ok(DeviceLock { _directory: directory })

@@ -104,7 +104,7 @@ fn a_sound_run_leaves_nothing() {
 /// What an error must say for a failure of this kind of call.
 fn names(kind: CallKind) -> &'static [&'static str] {
     match kind {
-        CallKind::Action => &["ACTION"],
+        CallKind::Action => &["ACTION", "switches domains"],
         CallKind::Submit => &["matmul"],
         CallKind::MemCreate => &["MEM_CREATE", "no room"],
         CallKind::MemMap | CallKind::Mmap => &["MEM_MAP/mmap"],
