@@ -16,10 +16,26 @@ struct Lab {
 enum Experiment {
     /// Replay recordings of the real driver against the simulated one.
     Replay(lab::replay::command::Args),
+    /// Play a trace of uses through every eviction policy.
+    Policies(lab::policies::Args),
+    /// The figures that plans, policies and prefetching are judged by.
+    Figures,
 }
 
 fn main() -> ExitCode {
-    match Lab::parse().experiment {
-        Experiment::Replay(args) => lab::replay::command::run(&args),
+    let done = match Lab::parse().experiment {
+        Experiment::Replay(args) => return lab::replay::command::run(&args),
+        Experiment::Policies(args) => lab::policies::run(&args),
+        Experiment::Figures => lab::figures::run(lab::figures::Size::Full).map(|()| String::new()),
+    };
+    match done {
+        Ok(text) => {
+            println!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
     }
 }

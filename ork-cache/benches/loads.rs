@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ork_cache::npu::{self, Opened, Setup, Store};
-use ork_cache::prefetch::Prefetcher;
+use ork_cache::{Opened, Prefetcher, Setup, Store};
 use ork_weights::convert::{Options, TierChoice, convert};
 use ork_weights::model::{Model, OpenOptions};
 use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
@@ -93,15 +92,15 @@ struct Run {
     opened: Opened,
     matmul: Matmul,
     rows: usize,
-    _prefetcher: Prefetcher<npu::Npu>,
+    _prefetcher: Prefetcher,
 }
 
 impl Run {
     fn new(device: &Device, store: &Arc<Store>, budget: u64, rows: u32) -> Result<Run> {
         let setup = Setup { rows, ..Setup::new(budget) };
-        let opened = npu::open(device, std::slice::from_ref(store), &setup)?;
+        let opened = ork_cache::open(device, std::slice::from_ref(store), &setup)?;
         let limits = opened.limits(0, Precision::Int8).ok_or("no int8 weight")?;
-        let domain = &opened.cache.backend().domains()[0];
+        let domain = &opened.cache.domains()[0];
         let matmul = Matmul::int8(domain, &device.cores()?, limits)?;
         let prefetcher = Prefetcher::new(&opened.cache)?;
         prefetcher.follow(&opened.models[0].streamed);
@@ -124,7 +123,7 @@ impl Run {
 fn streamed(path: &Path, rows: u32, rounds: usize) -> Result<()> {
     let device = Device::simulated(Default::default())?;
     let store = Arc::new(Store::from_pack(Pack::open(path)?));
-    let scratch = npu::scratch_bytes(std::slice::from_ref(&store), rows);
+    let scratch = ork_cache::scratch_bytes(std::slice::from_ref(&store), rows);
     let widest = |size: fn(&rknpu::Layout) -> u32| {
         store.items().iter().map(|i| size(&i.layout)).max().unwrap_or(0) as usize * rows as usize
     };

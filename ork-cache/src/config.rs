@@ -20,7 +20,7 @@ pub const DEFAULT_BUDGET: u64 = 3072 << 20;
 /// ```
 /// use ork_cache::config::PolicyKind;
 ///
-/// assert_eq!("next-use".parse(), Ok(PolicyKind::NextUse)); // a dash does too
+/// assert_eq!("pinned-ring".parse(), Ok(PolicyKind::PinnedRing)); // a dash does too
 /// assert_eq!(PolicyKind::default().to_string(), "pinned_ring");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -29,14 +29,10 @@ pub enum PolicyKind {
     /// A pinned set and a ring: for dense models.
     #[default]
     PinnedRing,
-    /// Belady's rule on the known order.
-    NextUse,
     /// Least recently used: what the C project does.
     Lru,
-    /// Faded counts: for experts.
+    /// Least frequently used, by counts that fade: for experts.
     Lfu,
-    /// S3-FIFO: for experts.
-    S3Fifo,
 }
 
 /// What the environment says.
@@ -164,7 +160,7 @@ impl Environment {
 
 impl PolicyKind {
     /// All names, for messages.
-    pub const NAMES: &'static str = "pinned_ring, next_use, lru, lfu or s3fifo";
+    pub const NAMES: &'static str = "pinned_ring (for dense models), lru, or lfu (for experts)";
 
     /// Name as it is written in settings.
     ///
@@ -176,10 +172,8 @@ impl PolicyKind {
     pub const fn name(self) -> &'static str {
         match self {
             PolicyKind::PinnedRing => "pinned_ring",
-            PolicyKind::NextUse => "next_use",
             PolicyKind::Lru => "lru",
             PolicyKind::Lfu => "lfu",
-            PolicyKind::S3Fifo => "s3fifo",
         }
     }
 }
@@ -196,7 +190,7 @@ impl fmt::Display for PolicyKind {
 /// use ork_cache::config::PolicyKind;
 ///
 /// let error = "fifo".parse::<PolicyKind>().unwrap_err();
-/// assert!(error.to_string().contains("s3fifo")); // all names are listed
+/// assert!(error.to_string().contains("lfu")); // all names are listed
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no policy is called {0:?}: it is one of {names}", names = PolicyKind::NAMES)]
@@ -206,8 +200,7 @@ impl FromStr for PolicyKind {
     type Err = UnknownPolicy;
 
     fn from_str(text: &str) -> Result<PolicyKind, UnknownPolicy> {
-        use PolicyKind::{Lfu, Lru, NextUse, PinnedRing, S3Fifo};
-        let known = [PinnedRing, NextUse, Lru, Lfu, S3Fifo];
+        let known = [PolicyKind::PinnedRing, PolicyKind::Lru, PolicyKind::Lfu];
         let name = text.replace('-', "_");
         known.into_iter().find(|k| k.name() == name).ok_or_else(|| UnknownPolicy(text.to_owned()))
     }
@@ -237,7 +230,7 @@ mod tests {
         let bad = with("ORK_EVICT_SRC", "foo").unwrap_err();
         assert!(bad.to_string().contains("ORK_EVICT_SRC=\"foo\""), "{bad}");
         assert!(!with("ORK_EVICT_SRC", "").unwrap().evict_source);
-        for name in ["pinned_ring", "next-use", "lru", "lfu", "s3fifo"] {
+        for name in ["pinned_ring", "pinned-ring", "lru", "lfu"] {
             let kind: PolicyKind = name.parse().unwrap();
             assert_eq!(kind.to_string(), name.replace('-', "_"));
         }
@@ -249,7 +242,9 @@ mod tests {
             let error = with("ORK_WCACHE_BUDGET_MB", value).unwrap_err();
             assert!(error.to_string().contains(value), "{error}");
         }
-        let error = with("ORK_CACHE_POLICY", "fifo").unwrap_err();
-        assert!(error.to_string().contains("pinned_ring"), "{error}");
+        for value in ["fifo", "next_use", "s3fifo"] {
+            let error = with("ORK_CACHE_POLICY", value).unwrap_err().to_string();
+            assert!(error.contains(value) && error.contains("lfu (for experts)"), "{error}");
+        }
     }
 }

@@ -19,7 +19,7 @@ pub type Cause = Arc<dyn std::error::Error + Send + Sync>;
 /// Why an operation of the cache failed.
 ///
 /// ```
-/// use ork_cache::core::{Home, Limits, WeightSpec};
+/// use ork_cache::residency::{Home, Limits, WeightSpec};
 /// use ork_cache::{Cache, DomainId, Error, fake::Fake, policy::Lru};
 ///
 /// let cache = Cache::new(Fake::new(4096), Limits::single(4096), Box::new(Lru::new()));

@@ -1,17 +1,16 @@
-//! Which weights are in the NPU's window, and when: plan, residency, prefetch, experts.
+//! Models in the NPU's memory, also those that are larger than it: which weights stay, which are streamed, and
+//! when each is loaded.
 //!
-//! A model that is larger than the window of the NPU runs through it in passes. This crate decides
-//! [where each weight is](plan), [makes it ready when it is used](Cache), and [loads the next ones
-//! while the cores compute](prefetch), within a budget of bytes that exist on the device. What is
-//! computed with a weight is the caller's: it is no inference engine.
+//! The NPU reads memory through IOMMU domains: up to 16 address spaces of 4 GiB each. This crate decides where each
+//! weight of a model is, within a budget of device memory, makes it ready when it is used, and loads the next ones
+//! while the cores compute. What is computed with a weight is the caller's: it is no inference engine.
 //!
 //! # From a pack to a pass
 //!
 //! ```
 //! use std::sync::Arc;
 //!
-//! use ork_cache::npu::{self, Setup, Store};
-//! use ork_cache::prefetch::Prefetcher;
+//! use ork_cache::{Prefetcher, Setup, Store};
 //! use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
 //! use rknpu::{Device, Matmul, Precision};
 //!
@@ -27,25 +26,25 @@
 //! let store = Arc::new(Store::from_pack(Pack::open(&path)?));
 //! let device = Device::simulated(Default::default())?; // on a board: Device::open()?
 //! let setup = Setup { rows: 4, ..Setup::new(128 << 10) };
-//! let opened = npu::open(&device, &[store], &setup)?;
+//! let opened = ork_cache::open(&device, &[store], &setup)?;
 //! opened.notes.iter().for_each(|note| println!("note: {note}"));
 //! let (cache, model) = (&opened.cache, &opened.models[0]);
 //!
-//! // The worker follows what is streamed, round and round.
+//! // A thread that loads what is streamed before it is used, round and round.
 //! let prefetcher = Prefetcher::new(cache)?;
 //! prefetcher.follow(&model.streamed);
 //!
 //! let cores = device.cores()?;
 //! let limits = opened.limits(0, Precision::Int8).expect("there are int8 weights");
-//! let mut matmul = Matmul::int8(&cache.backend().domains()[0], &cores, limits)?;
+//! let mut matmul = Matmul::int8(&cache.domains()[0], &cores, limits)?;
 //! let mut out = vec![0; 4 * 64];
 //! for _pass in 0..3 {
 //!     let mut parts = model.parts.iter().peekable();
 //!     while let Some(first) = parts.peek() {
-//!         // All weights of a domain in one visit: nothing touches another one meanwhile.
-//!         let visit = cache.enter(first.spec.domain)?;
-//!         while let Some(part) = parts.next_if(|p| p.spec.domain == visit.domain()) {
-//!             let weight = visit.acquire(part.weight)?; // ready, and pinned until it is dropped
+//!         // All weights of a domain in one visit: nothing touches another domain meanwhile.
+//!         let visit = cache.enter(first.domain)?;
+//!         while let Some(part) = parts.next_if(|part| part.domain == visit.domain()) {
+//!             let weight = visit.acquire(part.weight)?; // ready, and stays until it is dropped
 //!             matmul.run(&weight.weight_ref()?, &[1; 4 * 64], &mut out)?;
 //!             assert_eq!(out[0], 64 * part.item as i32);
 //!         }
@@ -55,66 +54,64 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # The ideas
+//! # What there is, in the order of use
 //!
-//! * A [**plan**](plan::Plan) is made before anything is loaded: from the weights in order of use
-//!   and a [board](plan::Board) it says which weights stay for good, in which **domain** (window)
-//!   each is used, and which are streamed. It costs every pass the fewest bytes that a room of that
-//!   size allows, and says how many.
-//! * Streamed weights go through the **slots** of a [class](plan::Class): buffers of one size,
-//!   created once and refilled for ever. A **ring** has one slot more than there are cores: while
-//!   each core reads one, the next is filled.
-//! * A [**use**](Cache::acquire) makes a weight ready and **pins** it. If it is not there the using
-//!   thread loads it itself, at once: a **demand**. If someone loads it already, it waits for that
-//!   load and shares its result or its error.
-//! * A [**prefetch**](prefetch) is the same load before the use, by a worker. It takes the place
-//!   of what was used, never of what was loaded and is still to be used; a demand may take either.
-//! * A load is a **copy**, on the CPU at any time, and a **publish**, a memory call that switches the
-//!   device to the weight's domain. [One domain is at work at a time](Cache::enter): a prefetch for
-//!   another one copies, and leaves the publish to the use.
-//! * A [**policy**](policy) names who leaves when room is short and a plan does not decide: with
-//!   models without a plan, and among experts.
-//! * **Bytes are what exists.** They are entered before the device is asked for them and struck off
-//!   when it has freed them, so the budget holds at every moment, not on average.
-//!
-//! # Modules
-//!
-//! | module | what it is |
+//! | | |
 //! |---|---|
-//! | [`plan`] | from weights and a board: resident, pinned and streamed weights, domains, rings, cost of a pass |
-//! | [`Cache`], [`Pinned`], [`Visit`] | acquire a weight, share loads between threads, one domain at a time |
-//! | [`prefetch`] | the worker that loads ahead |
-//! | [`experts`] | mixtures: routing, order of loads, predictors |
-//! | [`policy`] | who leaves: pinned ring, next use (Belady), LRU, LFU, S3-FIFO; and their simulator |
-//! | [`core`] | the pure state machine under all of it |
-//! | [`npu`] | the cache over `rknpu` devices and `ork-weights` packs and models |
-//! | [`virtual_time`] | the same decisions on a modelled board, without bytes |
-//! | [`backend`], [`fake`] | the boundary to the device, and a device that checks its caller |
-//! | [`config`], [`stats`], [`trace`] | settings, counters, timelines |
+//! | [`Store`] | where weights come from: a pack, or a model that is quantised as it is used |
+//! | [`Setup`], [`open`], [`Opened`] | puts models on a device within a budget; [`Note`]s say what is not as asked for |
+//! | [`Cache`], [`Visit`], [`Pinned`] | enter a domain, acquire a weight, multiply |
+//! | [`Placed`], [`Part`] | a model's weights in order of use, and where each is |
+//! | [`Prefetcher`] | loads ahead of use |
+//! | [`experts`] | mixtures: a router names experts, and those are loaded |
+//! | [`plan`] | before anything runs: what will be resident, what streamed, what a pass costs |
+//! | [`Stats`], [`trace`] | what happened: counts, and a timeline |
+//! | [`config`] | the environment variables of the C project |
 //!
-//! The code that is checked is the code that ships: the state machine against a naive twin (proptest),
-//! the concurrent part under loom, in all interleavings of two threads, with a fake device that keeps
-//! its own ledger.
+//! # How it works
+//!
+//! * A [**plan**](plan::Plan) costs every pass the fewest loaded bytes that a budget allows. A weight is **resident**,
+//!   in device memory for good, or streamed through a **slot**: device memory that is created once and refilled
+//!   for ever. A **ring** has one slot more than there are cores: while each core reads one, the next is filled.
+//! * A [**use**](Cache::acquire) makes a weight ready and **pins** it. If it is not there the using thread loads it
+//!   itself, at once. If someone loads it already, it waits for that load and shares its result or its error.
+//! * A [**prefetch**](Prefetcher) is the same load before the use, by a thread of its own. It takes the place of what
+//!   was used, never of what was loaded and is still to be used; a use may take either.
+//! * A load is a **copy** by the CPU, at any time, and a **sync for the device**, a driver call that switches the
+//!   device to the weight's domain. [One domain is at work at a time](Cache::enter): a prefetch for another one
+//!   copies, and leaves the sync to the use.
+//! * An **eviction** [policy](config::PolicyKind) names who leaves when room is short and a plan does not decide:
+//!   among experts, and where the caller asks for LRU.
+//! * **Bytes are what exists.** They are counted before the device is asked for them and until it has freed them, so
+//!   the budget holds at every moment, not on average.
 #![deny(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-pub mod backend;
+mod backend;
 mod cache;
 pub mod config;
-pub mod core;
-pub mod error;
+mod error;
 pub mod experts;
-pub mod fake;
 mod ids;
-pub mod npu;
+#[doc(hidden)]
+pub mod internals;
+mod npu;
+mod open;
 pub mod plan;
-pub mod policy;
-pub mod prefetch;
-pub mod stats;
+mod policy;
+mod prefetch;
+mod residency;
+mod stats;
+mod store;
 mod sync;
 pub mod trace;
-pub mod virtual_time;
 
 pub use cache::{Cache, Pinned, Visit};
 pub use error::{Cause, Error, Result};
-pub use ids::{ClassId, DomainId, SlotId, WeightId};
+pub use ids::{ClassId, DomainId, WeightId};
+pub use open::{Note, Opened, Setup, open, scratch_bytes};
+pub use plan::{Part, Placed};
+pub use prefetch::Prefetcher;
+pub use residency::Limits;
+pub use stats::Stats;
+pub use store::{Given, Store, StoreError};

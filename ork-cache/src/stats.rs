@@ -4,30 +4,32 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::core::Counters;
-
 /// A snapshot of what a cache did and holds; differences of two snapshots describe what lay between.
 ///
 /// ```
-/// use ork_cache::core::{Home, Limits, WeightSpec};
-/// use ork_cache::{Cache, DomainId, fake::Fake, policy::Lru};
-///
-/// let cache = Cache::new(Fake::new(8192), Limits::single(8192), Box::new(Lru::new()));
-/// let weight = cache.attach(&[WeightSpec { bytes: 5000, domain: DomainId(0), home: Home::Own }])?;
-/// drop(cache.acquire(weight)?); // loads
-/// drop(cache.acquire(weight)?); // hits
-/// let stats = cache.stats();
-/// assert_eq!((stats.counters.demand_loads, stats.counters.hits), (1, 1));
-/// assert_eq!((stats.bytes_loaded, stats.bytes_now), (8192, 8192)); // whole pages
-/// let json = serde_json::to_value(stats)?;
-/// assert_eq!((&json["hits"], &json["bytes_now"]), (&1.into(), &8192.into()));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// let stats = ork_cache::Stats { demand_loads: 2, prefetch_loads: 40, ..Default::default() };
+/// assert_eq!(stats.loads(), 42);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Stats {
-    /// What the cache decided; flat beside the others when serialised.
-    #[serde(flatten)]
-    pub counters: Counters,
+    /// Uses that found the weight ready.
+    pub hits: u64,
+    /// Uses that found the weight being loaded by someone else and waited.
+    pub joins: u64,
+    /// Loads begun for a use that was already waiting.
+    pub demand_loads: u64,
+    /// Loads begun ahead of a use.
+    pub prefetch_loads: u64,
+    /// Weights that lost their place to another.
+    pub evictions: u64,
+    /// Buffers given back to the device to make room.
+    pub frees: u64,
+    /// Prefetched weights that left without having been used.
+    pub wasted: u64,
+    /// Loads that failed.
+    pub failures: u64,
+    /// Buffers that the device failed to free; their bytes stay counted.
+    pub lost: u64,
     /// Bytes copied into device memory.
     pub bytes_loaded: u64,
     /// Bytes of device memory that exist now.
@@ -42,13 +44,8 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Loads of both kinds.
-    ///
-    /// ```
-    /// let stats = ork_cache::stats::Stats::default();
-    /// assert_eq!(stats.loads(), stats.counters.loads());
-    /// ```
+    /// Loads on demand and ahead of use.
     pub fn loads(&self) -> u64 {
-        self.counters.loads()
+        self.demand_loads + self.prefetch_loads
     }
 }

@@ -12,6 +12,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
+/// Track of loads ahead of use.
+pub const PREFETCH: &str = "prefetch";
+/// Track of loads that a use waited for.
+pub const DEMAND: &str = "loads on demand";
+/// Counter of bytes mapped for weights and scratch.
+pub const MEMORY: &str = "device memory";
+
 /// A line of the timeline.
 ///
 /// ```

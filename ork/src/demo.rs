@@ -5,7 +5,7 @@ use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ork_cache::npu::{self, Setup, Store};
+use ork_cache::{Setup, Store};
 use ork_weights::model::{Model, OpenOptions};
 use ork_weights::pack::{PackWriter, WriterOptions};
 use rknpu::Device;
@@ -117,7 +117,7 @@ pub fn run(device: &Device, scenario: &Scenario) -> Result<Outcome> {
     let identity = first.identity(false).map_err(Error::input(&scenario.model))?;
     let resident = Arc::new(source(&scenario.model, first, None)?);
     let total = resident.bytes();
-    let scratch = npu::scratch_bytes(slice::from_ref(&resident), scenario.rows);
+    let scratch = ork_cache::scratch_bytes(slice::from_ref(&resident), scenario.rows);
     let budget = scenario.budget.unwrap_or(total / 5 * 2 + scratch);
     let mut outcome = Outcome {
         weights,
@@ -196,7 +196,7 @@ impl Runner<'_> {
             first_loads,
             loaded: sources.iter().map(|source| source.given().loaded).sum(),
             packed: sources.iter().map(|source| source.given().packed).sum(),
-            evicted: stats.counters.evictions,
+            evicted: stats.evictions,
             peak_mapped: session.peak_mapped(),
             peak_weights: stats.bytes_peak,
             peak_rss: rss.bytes(),

@@ -61,7 +61,7 @@ pub enum Error {
     Source(#[source] ork_cache::Cause),
     /// A weight could not be had, or the pack that is built of them not be finished.
     #[error(transparent)]
-    Store(#[from] ork_cache::npu::StoreError),
+    Store(#[from] ork_cache::StoreError),
     /// The system has no thread left.
     #[error("a thread cannot be started")]
     Thread(#[source] std::io::Error),
@@ -136,7 +136,7 @@ impl From<ork_cache::Error> for Error {
 
 /// Whether a load failed for its file rather than for the device.
 fn is_about_a_file(cause: &(dyn StdError + Send + Sync + 'static)) -> bool {
-    cause.is::<ork_cache::npu::StoreError>()
+    cause.is::<ork_cache::StoreError>()
 }
 
 /// The error and its causes, each once, joined by colons: many causes repeat their source's text.
@@ -167,8 +167,8 @@ pub fn chain(error: &dyn StdError) -> String {
 mod tests {
     use std::sync::Arc;
 
+    use ork_cache::StoreError;
     use ork_cache::WeightId;
-    use ork_cache::npu::StoreError;
     use ork_weights::model::ModelError;
     use ork_weights::pack::PackError;
 

@@ -3,7 +3,7 @@
 use std::io::Read as _;
 use std::path::Path;
 
-use ork_cache::npu::{Store, StoreError};
+use ork_cache::{Store, StoreError};
 use ork_weights::model::{Model, OpenOptions};
 use ork_weights::open_regular;
 use ork_weights::pack::{Freshness, Pack, PackFile, PackWriter, Source};
@@ -50,10 +50,7 @@ pub(crate) fn open_model(path: &Path, options: &OpenOptions) -> Result<Model> {
 /// The weights of a model, quantised to int8 as they are needed, and added to a pack if one is being
 /// built.
 pub(crate) fn model_store(model: Model, building: Option<PackWriter>) -> Result<Store, StoreError> {
-    match building {
-        Some(writer) => Store::building(model, Tier::Int8, writer),
-        None => Store::from_model(model, Tier::Int8),
-    }
+    Store::from_model(model, Tier::Int8, building)
 }
 
 /// Opens a pack. By position, not by mapping: nothing here knows who else writes to a user's file,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ork::error::Error;
 use ork::run::session::{Session, Settings};
-use ork_cache::npu::{self, Setup, Store};
+use ork_cache::{Setup, Store};
 use ork_weights::convert::{Options, convert};
 use ork_weights::model::synth::Shape;
 use ork_weights::model::{Model, OpenOptions};
@@ -68,7 +68,7 @@ impl Bench {
     /// Device memory for under half of the weights, and scratch.
     pub fn budget(&self) -> u64 {
         let store = self.store();
-        let scratch = npu::scratch_bytes(std::slice::from_ref(&store), ROWS);
+        let scratch = ork_cache::scratch_bytes(std::slice::from_ref(&store), ROWS);
         store.bytes() / 5 * 2 + scratch
     }
 

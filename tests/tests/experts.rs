@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
+use ork::run::traffic::Traffic;
 use ork_cache::Visit;
 use ork_cache::config::PolicyKind;
-use ork_cache::experts::{ExpertTable, Experts, Routing, Traffic, Transition};
-use ork_cache::npu::{self, Npu, Opened, Setup, Store};
+use ork_cache::experts::{Experts, Routing, Transition};
+use ork_cache::{Opened, Setup, Store};
 use ork_tests::bench::{Bench, assert_nothing_left, machine};
 use ork_weights::model::synth::Shape;
 use ork_weights::reference;
@@ -46,25 +47,24 @@ struct Mixture {
     store: Arc<Store>,
     opened: Opened,
     matmul: Matmul<Int8>,
-    experts: Experts<Npu>,
+    experts: Experts,
 }
 
 impl Mixture {
     fn new(bench: &Bench, device: &Device, policy: PolicyKind, guesses: usize) -> Mixture {
         let store = bench.store();
-        let scratch = npu::scratch_bytes(std::slice::from_ref(&store), TOKENS as u32);
+        let scratch = ork_cache::scratch_bytes(std::slice::from_ref(&store), TOKENS as u32);
         let setup = Setup {
             rows: TOKENS as u32,
             policy: Some(policy),
             routed: true,
             ..Setup::new(store.bytes() / 3 + scratch)
         };
-        let opened = npu::open(device, std::slice::from_ref(&store), &setup).unwrap();
+        let opened = ork_cache::open(device, std::slice::from_ref(&store), &setup).unwrap();
         let limits = opened.limits(0, Precision::Int8).unwrap();
-        let domain = &opened.cache.backend().domains()[0];
+        let domain = &opened.cache.domains()[0];
         let matmul = Matmul::int8(domain, &device.cores().unwrap(), limits).unwrap();
-        let table = ExpertTable::of_plan(store.items(), &opened.models[0]);
-        let mut experts = Experts::new(&opened.cache, table).unwrap();
+        let mut experts = Experts::new(&opened.cache, store.items(), &opened.models[0]).unwrap();
         if guesses > 0 {
             experts = experts.guessing(Box::new(Transition::new(EXPERTS, 0.95)), guesses);
         }
@@ -72,7 +72,7 @@ impl Mixture {
     }
 
     /// One layer of a batch: each expert of the routing with its rows.
-    fn layer(&mut self, visit: &Visit<Npu>, layer: u32, routing: &Routing) {
+    fn layer(&mut self, visit: &Visit, layer: u32, routing: &Routing) {
         self.experts.route(layer, routing).unwrap();
         let mut order = Vec::new();
         while let Some((expert, rows)) = self.experts.next_expert() {
@@ -101,7 +101,7 @@ impl Mixture {
 #[test]
 fn routed_experts_give_the_cpus_results_and_no_others_are_loaded() {
     let bench = Bench::new(shape());
-    for policy in [PolicyKind::Lfu, PolicyKind::S3Fifo, PolicyKind::Lru] {
+    for policy in [PolicyKind::Lfu, PolicyKind::PinnedRing, PolicyKind::Lru] {
         let machine = machine();
         let device = Device::simulated_on(&machine).unwrap();
         let mut mixture = Mixture::new(&bench, &device, policy, 0);
@@ -123,14 +123,14 @@ fn routed_experts_give_the_cpus_results_and_no_others_are_loaded() {
             }
         }
         let stats = cache.stats();
-        assert_eq!(stats.counters.failures, 0);
+        assert_eq!(stats.failures, 0);
         assert!(stats.loads() < uses, "{policy:?}: popular experts stay: {stats:?}");
-        assert!(stats.counters.evictions > 0, "{policy:?}: all of them fit");
+        assert!(stats.evictions > 0, "{policy:?}: all of them fit");
         let created = |calls: &std::collections::BTreeMap<_, rknpu::sim::report::Calls>| {
             calls.get(&rknpu::sim::CallKind::MemCreate).map_or(0, |calls| calls.ok)
         };
         assert_eq!(created(&before), created(&buffers(&machine)), "a buffer for an expert");
-        assert!(cache.backend().domains()[0].stats().peak <= mixture.opened.bytes);
+        assert!(cache.domains()[0].stats().peak <= mixture.opened.bytes);
         drop((cache, mixture, device));
         assert_nothing_left(&machine, "experts");
     }
@@ -149,7 +149,7 @@ fn guesses_change_no_result() {
             mixture.layer(&visit, layer as u32, routing);
         }
     }
-    assert!(cache.stats().counters.prefetch_loads > 0);
+    assert!(cache.stats().prefetch_loads > 0);
     let outside = mixture.experts.route(0, &Routing::new([(EXPERTS, 1)])).unwrap_err();
     assert!(outside.to_string().contains("16 experts"), "{outside}");
 }

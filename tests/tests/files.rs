@@ -4,7 +4,7 @@
 use std::fs::{self, OpenOptions};
 use std::sync::Arc;
 
-use ork_cache::npu::Store;
+use ork_cache::Store;
 use ork_tests::bench::{Bench, assert_nothing_left, machine, passes, session};
 use ork_weights::model::synth::Shape;
 use ork_weights::pack::{PackWriter, WriterOptions, verify};
@@ -64,7 +64,7 @@ fn packing_while_running_goes_on_where_a_fault_ended_it() {
         let weights = model.weights().len() as u32;
         let options = WriterOptions { expected: Some(weights), ..WriterOptions::default() };
         let writer = PackWriter::create(bench.pack_path(), &identity, options).unwrap();
-        Arc::new(Store::building(model, Tier::Int8, writer).unwrap())
+        Arc::new(Store::from_model(model, Tier::Int8, Some(writer)).unwrap())
     };
     // Once is not enough: a job that fails is run again after a reset.
     for after in [2, 9] {

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ork::memory::resident;
-use ork_cache::npu::{self, Setup, Store};
+use ork_cache::{Setup, Store};
 use ork_tests::bench::session;
 use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
 use rknpu::Device;
@@ -98,7 +98,7 @@ fn nothing_grows() {
     flat(&format!("{bytes} bytes loaded and freed"), &machine, cycles, || {
         let device = Device::simulated_on(&machine).unwrap();
         let setup = Setup { rows: 1, ..Setup::new(bytes + (16 << 20)) };
-        let opened = npu::open(&device, std::slice::from_ref(&store), &setup).unwrap();
+        let opened = ork_cache::open(&device, std::slice::from_ref(&store), &setup).unwrap();
         for part in &opened.models[0].parts {
             drop(opened.cache.acquire(part.weight).unwrap());
         }

@@ -2,11 +2,12 @@
 
 use std::time::Instant;
 
+use super::memory::Memory;
 use super::{Shared, State};
 use crate::backend::Backend;
-use crate::core::{Stage, Ticket};
 use crate::error::{Cause, Error, Result};
 use crate::ids::{DomainId, SlotId, WeightId};
+use crate::residency::{Purpose, Stage, Ticket};
 use crate::sync::{Arc, MutexGuard, lock};
 
 /// The loading thread panicked in the backend.
@@ -14,34 +15,22 @@ use crate::sync::{Arc, MutexGuard, lock};
 #[error("the loading thread panicked")]
 struct Panicked;
 
-/// A buffer that nobody should hold has another owner: its weight is left alone.
+/// Memory that nobody should hold has another owner: its weight is left alone.
 #[derive(Debug, thiserror::Error)]
-#[error("the slot's buffer is still in use")]
+#[error("the slot's memory is still in use")]
 struct InUse;
 
-fn in_use() -> Cause {
+pub(super) fn in_use() -> Cause {
     std::sync::Arc::new(InUse)
 }
 
 /// A load under way: reports a failure when it is dropped before it is done, so that a panic in
-/// the backend neither blocks the weight nor loses the slot.
+/// the backend does not block the weight.
 struct Flight<'a, B: Backend> {
     shared: &'a Shared<B>,
     ticket: Option<Ticket>,
     slot: SlotId,
-    buffer: Option<Arc<B::Buffer>>,
-}
-
-/// What a load gives: a share of the buffer, if one was asked for.
-type Loaded<B> = std::result::Result<Option<Arc<<B as Backend>::Buffer>>, Cause>;
-
-/// Whether a load may wait for the domain to be handed over to the NPU.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Publish {
-    /// Wait until no other domain is at work.
-    Always,
-    /// When another domain is at work, leave it to the next use.
-    WhenFree,
+    memory: Option<Memory<B>>,
 }
 
 /// A memory call under way: other domains wait. Ends when it is dropped, also by a panic of the
@@ -57,57 +46,58 @@ impl<B: Backend> Shared<B> {
         &'a self,
         state: MutexGuard<'a, State<B>>,
         ticket: Ticket,
-    ) -> (MutexGuard<'a, State<B>>, Result<Arc<B::Buffer>>) {
-        let weight = ticket.weight();
-        let (state, loaded) = self.load(state, ticket, true, Publish::Always, None);
-        let shared = loaded.and_then(|share| share.ok_or_else(in_use));
+    ) -> (MutexGuard<'a, State<B>>, Result<Arc<B::Device>>) {
+        let (weight, slot) = (ticket.weight(), ticket.slot());
+        let (state, loaded) = self.load(state, ticket, Purpose::Demand, None);
+        let shared = loaded.and_then(|()| state.share(slot).ok_or_else(in_use));
         (state, shared.map_err(|cause| Error::Load { weight, cause }))
     }
 
-    /// Carries out `ticket` and reports to the core; with `pin`, gives a share of the buffer.
-    /// `next` is the weight that will be loaded after it, if that is known.
+    /// Carries out `ticket` and reports to the residency. For a demand it waits until the device may be
+    /// called in the weight's domain; a load ahead leaves the sync to the use when another domain is at
+    /// work. `next` is the weight that will be loaded after it, if that is known.
     pub(crate) fn load<'a>(
         &'a self,
         mut state: MutexGuard<'a, State<B>>,
         ticket: Ticket,
-        pin: bool,
-        publish: Publish,
+        purpose: Purpose,
         next: Option<WeightId>,
-    ) -> (MutexGuard<'a, State<B>>, Loaded<B>) {
+    ) -> (MutexGuard<'a, State<B>>, std::result::Result<(), Cause>) {
         let since = Instant::now();
         let slot = ticket.slot();
-        let buffer = state.take(slot);
-        let mut flight = Flight { shared: self, ticket: Some(ticket), slot, buffer };
-        let (mut state, published) = match flight.run(state, publish, next) {
-            Ok(done) => done,
+        let memory = state.take(slot);
+        let mut flight = Flight { shared: self, ticket: Some(ticket), slot, memory };
+        let mut state = match flight.run(state, purpose, next) {
+            Ok(state) => state,
             Err(cause) => return (flight.fail(&cause), Err(cause)),
         };
-        let (Some(ticket), Some(buffer)) = (flight.ticket.take(), flight.buffer.take()) else {
+        let (Some(ticket), Some(memory)) = (flight.ticket.take(), flight.memory.take()) else {
             return (state, Err(in_use()));
         };
-        if ticket.stage() != Stage::Publish {
-            state.times.bytes_loaded += state.core.bytes_of(ticket.weight());
+        let bytes = state.residency.bytes_of(ticket.weight());
+        let stats = state.residency.stats_mut();
+        if ticket.stage() != Stage::Sync {
+            stats.bytes_loaded += bytes;
         }
-        state.times.load += since.elapsed();
-        // Without a pin the slot keeps the only share: it may be wanted for refilling at once.
-        let share = pin.then(|| buffer.clone());
-        state.put(slot, buffer);
-        state.core.complete(ticket, published, pin);
+        stats.load_time += since.elapsed();
+        let synced = matches!(memory, Memory::Device(_));
+        state.put(slot, memory);
+        state.residency.complete(ticket, synced, purpose == Purpose::Demand);
         self.wake(&mut state);
-        (state, Ok(share))
+        (state, Ok(()))
     }
 
-    /// Frees the buffer of a slot that the core has given up.
+    /// Frees the memory of a slot that the residency has given up.
     pub(crate) fn free<'a>(
         &'a self,
         mut state: MutexGuard<'a, State<B>>,
         slot: SlotId,
     ) -> MutexGuard<'a, State<B>> {
-        let domain = state.core.slot(slot).0;
-        let freed = match state.take(slot).map(Arc::try_unwrap) {
-            Some(Ok(buffer)) => {
+        let domain = state.residency.slot(slot).0;
+        let freed = match state.take(slot).map(|memory| memory.reclaim(&self.backend)) {
+            Some(Ok(memory)) => {
                 let call = self.begin_call(state, domain);
-                let freed = self.backend.free(buffer).is_ok();
+                let freed = self.backend.free(memory).is_ok();
                 state = call.end();
                 freed
             }
@@ -115,9 +105,9 @@ impl<B: Backend> Shared<B> {
             None => true,
         };
         if freed {
-            state.core.freed(slot)
+            state.residency.freed(slot)
         } else {
-            state.core.lost(slot)
+            state.residency.lost(slot)
         }
         self.wake(&mut state);
         state
@@ -161,48 +151,64 @@ impl<B: Backend> Drop for Call<'_, B> {
 }
 
 impl<'a, B: Backend> Flight<'a, B> {
-    /// Loads; `true` when the bytes have been handed to the NPU.
     fn run(
         &mut self,
         state: MutexGuard<'a, State<B>>,
-        publish: Publish,
+        purpose: Purpose,
         next: Option<WeightId>,
-    ) -> std::result::Result<(MutexGuard<'a, State<B>>, bool), Cause> {
+    ) -> std::result::Result<MutexGuard<'a, State<B>>, Cause> {
         let shared = self.shared;
-        let Some(ticket) = &self.ticket else { return Ok((state, true)) };
+        let Some(ticket) = &self.ticket else { return Ok(state) };
         let (weight, stage) = (ticket.weight(), ticket.stage());
-        let (domain, bytes) = state.core.slot(self.slot);
+        let (domain, bytes) = state.residency.slot(self.slot);
         if stage == Stage::Create {
             let call = shared.begin_call(state, domain);
             let created = shared.backend.create(domain, bytes);
             drop(call);
-            self.buffer = Some(Arc::new(created?));
+            self.memory = Some(Memory::Host(created?));
         } else {
             drop(state);
         }
         if let Some(next) = next {
-            shared.backend.ahead(next);
+            shared.backend.will_need(next);
         }
-        let buffer = self.buffer.as_mut().and_then(Arc::get_mut).ok_or_else(in_use)?;
-        if stage != Stage::Publish {
-            shared.backend.copy(buffer, weight)?;
+        let memory = self.memory.take().ok_or_else(in_use)?;
+        let host = match memory.reclaim(&shared.backend) {
+            Ok(host) => host,
+            Err(held) => {
+                self.memory = Some(held);
+                return Err(in_use());
+            }
+        };
+        // A panic while copying leaves the memory in the slot, to be filled again.
+        let Memory::Host(host) = self.memory.insert(Memory::Host(host)) else {
+            return Err(in_use());
+        };
+        if stage != Stage::Sync {
+            shared.backend.copy(host, weight, purpose)?;
         }
         let state = lock(&shared.state);
-        if publish == Publish::WhenFree && !state.gate.admits(domain) {
-            return Ok((state, false));
+        if purpose != Purpose::Demand && !state.gate.admits(domain) {
+            return Ok(state);
         }
         let call = shared.begin_call(state, domain);
-        shared.backend.publish(buffer)?;
-        Ok((call.end(), true))
+        let Some(Memory::Host(host)) = self.memory.take() else { return Err(in_use()) };
+        match shared.backend.sync_for_device(host) {
+            Ok(device) => self.memory = Some(Memory::Device(Arc::new(device))),
+            Err((host, cause)) => {
+                self.memory = Some(Memory::Host(host));
+                return Err(cause);
+            }
+        }
+        Ok(call.end())
     }
 
     fn fail(&mut self, cause: &Cause) -> MutexGuard<'a, State<B>> {
         let mut state = lock(&self.shared.state);
         let Some(ticket) = self.ticket.take() else { return state };
-        let alive = self.buffer.is_some();
-        let to_free = state.core.fail(ticket, cause, alive);
-        if let Some(buffer) = self.buffer.take() {
-            state.put(self.slot, buffer);
+        let to_free = state.residency.fail(ticket, cause, self.memory.is_some());
+        if let Some(memory) = self.memory.take() {
+            state.put(self.slot, memory);
         }
         if let Some(slot) = to_free {
             state = self.shared.free(state, slot);

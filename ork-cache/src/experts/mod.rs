@@ -7,58 +7,62 @@
 //! loads and the cores seldom wait. While nothing is missing, a [`Predictor`] may guess the next
 //! layer's experts.
 
-mod decode;
-mod predictor;
-mod routing;
-mod traffic;
+pub(crate) mod predictor;
+pub(crate) mod routing;
 
 use std::io;
 
-pub use decode::{Decode, DecodeReport};
-pub use predictor::{LastUsed, Popularity, Predictor, Transition};
-pub use routing::{ExpertTable, Remaining, Routing, RoutingError};
-pub use traffic::{Tokens, Traffic};
+pub use predictor::{Predictor, Transition};
+pub use routing::{Routing, RoutingError};
 
-use crate::backend::Backend;
-use crate::cache::{Cache, Pinned};
-use crate::core::Presence;
-use crate::error::Result;
+use crate::cache::Cache;
 use crate::ids::WeightId;
+use crate::plan::{Item, Placed};
 use crate::prefetch::Prefetcher;
+use crate::residency::Presence;
+use routing::{ExpertTable, Remaining};
 
 /// The experts of one model in a cache, with a prefetcher of their own.
 ///
 /// ```
-/// use ork_cache::core::{Home, Limits, WeightSpec};
-/// use ork_cache::experts::{ExpertTable, Experts, Popularity, Routing};
-/// use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lfu};
+/// use std::sync::Arc;
 ///
-/// // Two layers of four experts, one weight each, and room for half of them.
-/// let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lfu::new(64)));
-/// let class = cache.add_class(DomainId(0), 4096, 4)?;
-/// let spec = WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(class) };
-/// cache.attach(&[spec; 8])?;
-/// let mut table = ExpertTable::default();
-/// for (layer, expert) in (0..8).map(|i| (i / 4, i % 4)) {
-///     table.add(layer, expert, &[WeightId(layer * 4 + expert)]);
-/// }
-/// let mut experts = Experts::new(&cache, table)?.guessing(Box::new(Popularity::new(4, 0.99)), 2);
+/// use ork_cache::experts::{Experts, Routing, Transition};
+/// use ork_cache::{Setup, Store};
+/// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
+/// # use ork_weights::quantise::Tier;
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("model.gguf");
+/// # Shape { layers: 2, experts: 16, ..Shape::tiny() }.write(std::fs::File::create(&path)?)?;
+/// # let model = Model::open(&path, &OpenOptions::default())?;
 ///
+/// // A made-up mixture with 16 experts in a layer, through room for half of its weights.
+/// let store = Arc::new(Store::from_model(model, Tier::Int8, None)?);
+/// let device = rknpu::Device::simulated(Default::default())?;
+/// let setup = Setup { rows: 3, routed: true, ..Setup::new(store.bytes() / 2) };
+/// let opened = ork_cache::open(&device, &[store.clone()], &setup)?;
+///
+/// // The two likeliest experts of the next layer are guessed before its router has run.
+/// let experts = Experts::new(&opened.cache, store.items(), &opened.models[0])?;
+/// let mut experts = experts.guessing(Box::new(Transition::new(16, 0.95)), 2);
 /// for layer in 0..2 {
-///     experts.route(layer, &Routing::new([(2, 10), (0, 3)]))?;
-///     while let Some((expert, _rows)) = experts.next_expert() {
-///         for weight in experts.weights(layer, expert)?.to_vec() {
-///             assert_eq!(experts.acquire(weight)?.content(), Some(weight));
+///     let tokens = [[4, 0], [4, 1], [4, 0]]; // what the router says: each token goes to two experts
+///     experts.route(layer, &Routing::of_tokens(tokens.iter().map(|token| &token[..])))?;
+///     while let Some((expert, rows)) = experts.next_expert() {
+///         assert_eq!(rows, [2, 1, 0, 0, 3][expert as usize]);
+///         for &weight in experts.weights(layer, expert)? {
+///             let pinned = opened.cache.acquire(weight)?;
+///             let _multiply_by = pinned.weight_ref()?;
 ///         }
 ///     }
 /// }
-/// assert!(experts.route(0, &Routing::new([(9, 1)])).is_err()); // no such expert
+/// assert!(experts.route(0, &Routing::new([(16, 1)])).is_err()); // no such expert
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Experts<B: Backend> {
-    cache: Cache<B>,
-    prefetcher: Prefetcher<B>,
+pub struct Experts {
+    cache: Cache,
+    prefetcher: Prefetcher,
     table: ExpertTable,
     remaining: Remaining,
     predictor: Option<(Box<dyn Predictor>, usize)>,
@@ -67,30 +71,16 @@ pub struct Experts<B: Backend> {
     guesses: Vec<WeightId>,
 }
 
-impl<B: Backend> Experts<B> {
-    /// The experts of `table`, whose weights are attached to `cache`.
-    ///
-    /// ```
-    /// # use ork_cache::core::{Home, Limits, WeightSpec};
-    /// # use ork_cache::experts::{ExpertTable, Experts, LastUsed, Routing};
-    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru};
-    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
-    /// # let class = cache.add_class(DomainId(0), 4096, 4)?;
-    /// # cache.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(class) }; 8])?;
-    /// # let mut table = ExpertTable::default();
-    /// # (0..8).for_each(|i| table.add(i / 4, i % 4, &[WeightId(i)]));
-    /// let experts = Experts::new(&cache, table)?;
-    /// assert_eq!(experts.weights(1, 3)?, [WeightId(7)]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
+impl Experts {
+    /// The experts among `items`, which are `placed` in `cache`.
     ///
     /// # Errors
     /// The system refuses another thread.
-    pub fn new(cache: &Cache<B>, table: ExpertTable) -> io::Result<Experts<B>> {
+    pub fn new(cache: &Cache, items: &[Item], placed: &Placed) -> io::Result<Experts> {
         Ok(Experts {
             cache: cache.clone(),
             prefetcher: Prefetcher::new(cache)?,
-            table,
+            table: ExpertTable::of_plan(items, placed),
             remaining: Remaining::default(),
             predictor: None,
             needed: Vec::new(),
@@ -100,49 +90,16 @@ impl<B: Backend> Experts<B> {
     }
 
     /// Guesses ahead: the `most` likeliest experts of the next layer that are absent.
-    ///
-    /// ```
-    /// # use ork_cache::core::{Home, Limits, WeightSpec};
-    /// # use ork_cache::experts::{ExpertTable, Experts, LastUsed, Routing};
-    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru};
-    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
-    /// # let class = cache.add_class(DomainId(0), 4096, 4)?;
-    /// # cache.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(class) }; 8])?;
-    /// # let mut table = ExpertTable::default();
-    /// # (0..8).for_each(|i| table.add(i / 4, i % 4, &[WeightId(i)]));
-    /// let mut experts = Experts::new(&cache, table)?.guessing(Box::new(LastUsed::default()), 2);
-    /// experts.route(0, &Routing::new([(1, 1)]))?; // queues what layer 1 used last, once it is idle
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn guessing(mut self, predictor: Box<dyn Predictor>, most: usize) -> Experts<B> {
+    pub fn guessing(mut self, predictor: Box<dyn Predictor>, most: usize) -> Experts {
         self.predictor = Some((predictor, most));
         self
     }
 
     /// The router of `layer` has run: queues what is missing, for [`Experts::next_expert`] to give.
     ///
-    /// ```
-    /// # use ork_cache::core::{Home, Limits, WeightSpec};
-    /// # use ork_cache::experts::{ExpertTable, Experts, LastUsed, Routing};
-    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru};
-    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
-    /// # let class = cache.add_class(DomainId(0), 4096, 4)?;
-    /// # cache.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(class) }; 8])?;
-    /// # let mut table = ExpertTable::default();
-    /// # (0..8).for_each(|i| table.add(i / 4, i % 4, &[WeightId(i)]));
-    /// let mut experts = Experts::new(&cache, table)?;
-    /// experts.route(0, &Routing::new([(0, 9), (2, 1)]))?; // experts 0 and 2 are loaded
-    /// assert!(experts.route(0, &Routing::new([(4, 1)])).is_err());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
     /// # Errors
     /// A layer or an expert outside the model; nothing is queued then.
-    pub fn route(
-        &mut self,
-        layer: u32,
-        routing: &Routing,
-    ) -> std::result::Result<(), RoutingError> {
+    pub fn route(&mut self, layer: u32, routing: &Routing) -> Result<(), RoutingError> {
         self.needed.clear();
         let (table, needed) = (&self.table, &mut self.needed);
         self.remaining = self
@@ -173,24 +130,6 @@ impl<B: Backend> Experts<B> {
 
     /// The expert to compute now, and its rows; `None` when all experts of the batch have been given.
     /// Ask when the one before has been computed: what is ready by then decides.
-    ///
-    /// ```
-    /// # use ork_cache::core::{Home, Limits, WeightSpec};
-    /// # use ork_cache::experts::{ExpertTable, Experts, LastUsed, Routing};
-    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru};
-    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
-    /// # let class = cache.add_class(DomainId(0), 4096, 4)?;
-    /// # cache.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(class) }; 8])?;
-    /// # let mut table = ExpertTable::default();
-    /// # (0..8).for_each(|i| table.add(i / 4, i % 4, &[WeightId(i)]));
-    /// let mut experts = Experts::new(&cache, table)?;
-    /// experts.route(0, &Routing::new([(0, 9), (2, 1)]))?;
-    /// while let Some((expert, rows)) = experts.next_expert() {
-    ///     assert!([(0, 9), (2, 1)].contains(&(expert, rows)));
-    ///     drop(experts.acquire(experts.weights(0, expert)?[0])?); // compute
-    /// }
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn next_expert(&mut self) -> Option<(u32, u32)> {
         let Experts { cache, table, remaining, .. } = self;
         cache.with_presence(|presence| remaining.next(table, presence))
@@ -198,50 +137,9 @@ impl<B: Backend> Experts<B> {
 
     /// The weights of an expert, in order of use.
     ///
-    /// ```
-    /// # use ork_cache::core::{Home, Limits, WeightSpec};
-    /// # use ork_cache::experts::{ExpertTable, Experts, LastUsed, Routing};
-    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru};
-    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
-    /// # let class = cache.add_class(DomainId(0), 4096, 4)?;
-    /// # cache.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(class) }; 8])?;
-    /// # let mut table = ExpertTable::default();
-    /// # (0..8).for_each(|i| table.add(i / 4, i % 4, &[WeightId(i)]));
-    /// let experts = Experts::new(&cache, table)?;
-    /// assert_eq!(experts.weights(0, 2)?, [WeightId(2)]);
-    /// assert!(experts.weights(0, 4).is_err() && experts.weights(2, 0).is_err());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
     /// # Errors
     /// A layer or an expert outside the model.
-    pub fn weights(
-        &self,
-        layer: u32,
-        expert: u32,
-    ) -> std::result::Result<&[WeightId], RoutingError> {
+    pub fn weights(&self, layer: u32, expert: u32) -> Result<&[WeightId], RoutingError> {
         self.table.weights(layer, expert)
-    }
-
-    /// As [`Cache::acquire`].
-    ///
-    /// ```
-    /// # use ork_cache::core::{Home, Limits, WeightSpec};
-    /// # use ork_cache::experts::{ExpertTable, Experts, LastUsed, Routing};
-    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru};
-    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
-    /// # let class = cache.add_class(DomainId(0), 4096, 4)?;
-    /// # cache.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(class) }; 8])?;
-    /// # let mut table = ExpertTable::default();
-    /// # (0..8).for_each(|i| table.add(i / 4, i % 4, &[WeightId(i)]));
-    /// let experts = Experts::new(&cache, table)?;
-    /// assert_eq!(experts.acquire(WeightId(5))?.content(), Some(WeightId(5)));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Those of [`Cache::acquire`].
-    pub fn acquire(&self, weight: WeightId) -> Result<Pinned<B>> {
-        self.cache.acquire(weight)
     }
 }

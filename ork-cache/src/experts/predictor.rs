@@ -6,28 +6,6 @@
 use std::fmt;
 
 /// Learns from routings as they happen and guesses the next.
-///
-/// ```
-/// use ork_cache::experts::Predictor;
-///
-/// /// Always the same.
-/// #[derive(Debug)]
-/// struct Favourite(u32);
-///
-/// impl Predictor for Favourite {
-///     fn name(&self) -> &'static str {
-///         "favourite"
-///     }
-///     fn observe(&mut self, _layer: u32, _experts: &[u32]) {}
-///     fn predict(&mut self, _layer: u32, most: usize, out: &mut Vec<u32>) {
-///         out.extend(Some(self.0).filter(|_| most > 0));
-///     }
-/// }
-///
-/// let mut guesses = Vec::new();
-/// Favourite(3).predict(0, 2, &mut guesses);
-/// assert_eq!(guesses, [3]);
-/// ```
 pub trait Predictor: Send + fmt::Debug {
     /// Name for reports.
     fn name(&self) -> &'static str;
@@ -40,56 +18,7 @@ pub trait Predictor: Send + fmt::Debug {
     fn predict(&mut self, layer: u32, most: usize, out: &mut Vec<u32>);
 }
 
-/// The experts that the layer used for the last token.
-///
-/// ```
-/// use ork_cache::experts::{LastUsed, Predictor};
-///
-/// let mut last = LastUsed::default();
-/// last.observe(0, &[5, 9]);
-/// let mut guesses = Vec::new();
-/// last.predict(0, 8, &mut guesses);
-/// assert_eq!(guesses, [5, 9]);
-/// ```
-#[derive(Debug, Default)]
-pub struct LastUsed {
-    last: Vec<Vec<u32>>,
-}
-
-impl Predictor for LastUsed {
-    fn name(&self) -> &'static str {
-        "last-used"
-    }
-
-    fn observe(&mut self, layer: u32, experts: &[u32]) {
-        if self.last.len() <= layer as usize {
-            self.last.resize_with(layer as usize + 1, Vec::new);
-        }
-        let last = &mut self.last[layer as usize];
-        last.clear();
-        last.extend(experts);
-    }
-
-    fn predict(&mut self, layer: u32, most: usize, out: &mut Vec<u32>) {
-        if let Some(last) = self.last.get(layer as usize) {
-            out.extend(last.iter().take(most));
-        }
-    }
-}
-
 /// The experts that the layer used most, older uses counting less.
-///
-/// ```
-/// use ork_cache::experts::{Popularity, Predictor};
-///
-/// let mut popularity = Popularity::new(16, 0.99);
-/// for experts in [[1, 2], [2, 3], [2, 7]] {
-///     popularity.observe(0, &experts);
-/// }
-/// let mut guesses = Vec::new();
-/// popularity.predict(0, 2, &mut guesses);
-/// assert_eq!(guesses, [2, 7]); // the newest of those used once
-/// ```
 #[derive(Debug)]
 pub struct Popularity {
     experts: usize,
@@ -139,20 +68,6 @@ impl Predictor for Popularity {
 
 /// What followed the experts of the layer before: a table of transitions learned as it runs, with
 /// popularity where it knows nothing yet.
-///
-/// ```
-/// use ork_cache::experts::{Predictor, Transition};
-///
-/// let mut transition = Transition::new(8, 0.9);
-/// for (a, b) in [(0, 3), (1, 2), (0, 3), (1, 2)] {
-///     transition.observe(0, &[a]);
-///     transition.observe(1, &[b]);
-/// }
-/// transition.observe(0, &[0]);
-/// let mut guesses = Vec::new();
-/// transition.predict(1, 1, &mut guesses);
-/// assert_eq!(guesses, [3]); // what followed expert 0
-/// ```
 #[derive(Debug)]
 pub struct Transition {
     experts: usize,
@@ -257,18 +172,16 @@ mod tests {
 
     #[test]
     fn each_learns_what_it_says() {
-        let mut last = LastUsed::default();
         let mut popular = Popularity::new(4, 0.9);
         let mut transition = Transition::new(4, 0.9);
         // Layer 1 uses 3 after 0 and 2 after 1.
         for i in 0..20 {
             let (a, b) = if i % 3 == 0 { (0, 3) } else { (1, 2) };
-            for p in [&mut last as &mut dyn Predictor, &mut popular, &mut transition] {
+            for p in [&mut popular as &mut dyn Predictor, &mut transition] {
                 p.observe(0, &[a]);
                 p.observe(1, &[b]);
             }
         }
-        assert_eq!(guess(&mut last, 1, 2), [2]);
         assert_eq!(guess(&mut popular, 1, 1), [2]);
         transition.observe(0, &[0]);
         assert_eq!(guess(&mut transition, 1, 1), [3]);

@@ -3,22 +3,11 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use crate::core::Presence;
 use crate::ids::WeightId;
-use crate::plan::{Applied, Item};
+use crate::plan::{Item, Placed};
+use crate::residency::Presence;
 
 /// A routing that does not fit the model.
-///
-/// ```
-/// # use ork_cache::WeightId;
-/// # use ork_cache::experts::{ExpertTable, Routing, RoutingError};
-/// # let mut table = ExpertTable::default();
-/// # for expert in 0..4 {
-/// #     table.add(0, expert, &[WeightId(2 * expert), WeightId(2 * expert + 1)]);
-/// # }
-/// let error = table.weights(0, 9).unwrap_err();
-/// assert_eq!(error, RoutingError::Expert { layer: 0, expert: 9, experts: 4 });
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RoutingError {
@@ -43,14 +32,6 @@ pub enum RoutingError {
 }
 
 /// The experts of a batch in one layer, with the rows each gets.
-///
-/// ```
-/// use ork_cache::experts::Routing;
-///
-/// // Three tokens, two experts each.
-/// let routing = Routing::of_tokens([[4, 0], [4, 1], [4, 0]].iter().map(|t| &t[..]));
-/// assert_eq!(routing.rows(), [(4, 3), (0, 2), (1, 1)]);
-/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Routing {
     rows: Vec<(u32, u32)>,
@@ -59,12 +40,6 @@ pub struct Routing {
 impl Routing {
     /// From pairs of expert and rows; an expert named twice gets the sum, one without rows is left
     /// out.
-    ///
-    /// ```
-    /// use ork_cache::experts::Routing;
-    ///
-    /// assert_eq!(Routing::new([(7, 1), (3, 5), (7, 2), (0, 0)]).rows(), [(3, 5), (7, 3)]);
-    /// ```
     pub fn new(pairs: impl IntoIterator<Item = (u32, u32)>) -> Routing {
         let mut rows: Vec<(u32, u32)> = pairs.into_iter().filter(|(_, n)| *n > 0).collect();
         rows.sort_unstable();
@@ -78,42 +53,17 @@ impl Routing {
     }
 
     /// From the experts that each token goes to.
-    ///
-    /// ```
-    /// use ork_cache::experts::Routing;
-    ///
-    /// let routing = Routing::of_tokens([&[0, 3][..], &[3, 1]]);
-    /// assert_eq!(routing.rows(), [(3, 2), (0, 1), (1, 1)]);
-    /// ```
     pub fn of_tokens<'a>(tokens: impl IntoIterator<Item = &'a [u32]>) -> Routing {
         Routing::new(tokens.into_iter().flatten().map(|&expert| (expert, 1)))
     }
 
     /// Experts and their rows, most rows first.
-    ///
-    /// ```
-    /// use ork_cache::experts::Routing;
-    ///
-    /// assert_eq!(Routing::default().rows(), []);
-    /// ```
     pub fn rows(&self) -> &[(u32, u32)] {
         &self.rows
     }
 }
 
 /// The weights of every expert of a model.
-///
-/// ```
-/// # use ork_cache::WeightId;
-/// # use ork_cache::experts::{ExpertTable, Routing, RoutingError};
-/// # let mut table = ExpertTable::default();
-/// # for expert in 0..4 {
-/// #     table.add(0, expert, &[WeightId(2 * expert), WeightId(2 * expert + 1)]);
-/// # }
-/// assert_eq!((table.layers(), table.experts(0)), (1, 4));
-/// assert_eq!(table.weights(0, 1)?, [WeightId(2), WeightId(3)]);
-/// # Ok::<(), RoutingError>(())
-/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExpertTable {
     layers: Vec<Layer>,
@@ -128,24 +78,9 @@ struct Layer {
 
 impl ExpertTable {
     /// From a plan that was applied: every part of every weight of an expert, in order of use.
-    ///
-    /// ```
-    /// use ork_cache::WeightId;
-    /// use ork_cache::experts::ExpertTable;
-    /// use ork_cache::plan::{Board, Plan, Shape};
-    ///
-    /// let items = Shape::known("qwen3-30b-a3b").expect("comes with the crate").items()?;
-    /// let board = Board::known("rk3588-16g").expect("comes with the crate");
-    /// let plan = Plan::new("30b", &items, &board)?;
-    /// let classes: Vec<_> = (0..plan.classes.len() as u32).map(ork_cache::ClassId).collect();
-    /// let table = ExpertTable::of_plan(&items, &plan.expand(&items, WeightId(0), &classes));
-    /// assert_eq!((table.layers(), table.experts(47)), (48, 128));
-    /// assert_eq!(table.weights(0, 5)?.len(), 3); // gate, up and down
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn of_plan(items: &[Item], applied: &Applied) -> ExpertTable {
+    pub fn of_plan(items: &[Item], placed: &Placed) -> ExpertTable {
         let mut by_expert = std::collections::BTreeMap::<(u32, u32), Vec<WeightId>>::new();
-        for part in &applied.parts {
+        for part in &placed.parts {
             let item = &items[part.item];
             if let (Some(layer), Some(expert)) = (item.layer, item.expert) {
                 by_expert.entry((layer, expert)).or_default().push(part.weight);
@@ -159,17 +94,6 @@ impl ExpertTable {
     }
 
     /// Makes an expert known; experts of a layer are added in ascending order.
-    ///
-    /// ```
-    /// # use ork_cache::WeightId;
-    /// # use ork_cache::experts::{ExpertTable, Routing, RoutingError};
-    /// # let mut table = ExpertTable::default();
-    /// # for expert in 0..4 {
-    /// #     table.add(0, expert, &[WeightId(2 * expert), WeightId(2 * expert + 1)]);
-    /// # }
-    /// table.add(1, 0, &[WeightId(8)]);
-    /// assert_eq!((table.layers(), table.experts(1)), (2, 1));
-    /// ```
     pub fn add(&mut self, layer: u32, expert: u32, weights: &[WeightId]) {
         if self.layers.len() <= layer as usize {
             self.layers.resize_with(layer as usize + 1, Layer::default);
@@ -195,18 +119,6 @@ impl ExpertTable {
 
     /// The weights of an expert, in order of use.
     ///
-    /// ```
-    /// # use ork_cache::WeightId;
-    /// # use ork_cache::experts::{ExpertTable, Routing, RoutingError};
-    /// # let mut table = ExpertTable::default();
-    /// # for expert in 0..4 {
-    /// #     table.add(0, expert, &[WeightId(2 * expert), WeightId(2 * expert + 1)]);
-    /// # }
-    /// assert_eq!(table.weights(0, 0)?, [WeightId(0), WeightId(1)]);
-    /// assert_eq!(table.weights(3, 0), Err(RoutingError::Layer { layer: 3, layers: 1 }));
-    /// # Ok::<(), RoutingError>(())
-    /// ```
-    ///
     /// # Errors
     /// A layer or an expert outside the model.
     pub fn weights(&self, layer: u32, expert: u32) -> Result<&[WeightId], RoutingError> {
@@ -223,28 +135,9 @@ impl ExpertTable {
     /// prefetcher is given, so that it loads the absent ones, most rows first, and leaves the others
     /// alone.
     ///
-    /// ```
-    /// # use ork_cache::WeightId;
-    /// # use ork_cache::core::Presence;
-    /// # use ork_cache::experts::{ExpertTable, Routing, RoutingError};
-    /// # let mut table = ExpertTable::default();
-    /// # for expert in 0..4 {
-    /// #     table.add(0, expert, &[WeightId(2 * expert), WeightId(2 * expert + 1)]);
-    /// # }
-    /// let mut needed = Vec::new();
-    /// let routing = Routing::new([(0, 9), (2, 1)]);
-    /// let there = |weight: WeightId| if weight.0 >= 4 { Presence::Used } else { Presence::Absent };
-    /// let mut remaining = table.remaining(0, &routing, there, &mut needed)?;
-    /// assert_eq!(needed, [0, 1, 4, 5].map(WeightId)); // what is absent is loaded first
-    /// assert_eq!(remaining.next(&table, there), Some((2, 1))); // expert 2 is there
-    /// assert_eq!(remaining.next(&table, there), Some((0, 9)));
-    /// assert_eq!(remaining.next(&table, there), None);
-    /// # Ok::<(), RoutingError>(())
-    /// ```
-    ///
     /// # Errors
     /// A layer or an expert outside the model; nothing is added then.
-    pub fn remaining(
+    pub(crate) fn remaining(
         &self,
         layer: u32,
         routing: &Routing,

@@ -1,31 +1,17 @@
-//! A plan put to work: the weights a cache has to know, and the order in which they are streamed.
+//! A plan put to work: the weights that a cache has to know, and the order in which they are streamed.
 
 use rknpu_sys::layout::Layout;
 
 use super::{Item, Place, Plan};
 use crate::backend::Backend;
 use crate::cache::Cache;
-use crate::core::{Home, Limits, WeightSpec};
 use crate::error::Result;
-use crate::ids::{ClassId, WeightId};
+use crate::ids::{ClassId, DomainId, WeightId};
+use crate::residency::{Home, Limits, WeightSpec};
 
 /// The weights of a plan as a cache sees them: one for each part, numbered from `first`.
-///
-/// ```
-/// # use ork_cache::plan::{Board, Item, Place, Plan};
-/// # use rknpu_sys::layout::{Layout, Precision};
-/// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
-/// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
-/// # let plan = Plan::new("16 MiB", &items, &Board::single_window(8 << 20))?;
-/// use ork_cache::WeightId;
-///
-/// let classes: Vec<_> = (0..plan.classes.len() as u32).map(ork_cache::ClassId).collect();
-/// let applied = plan.expand(&items, WeightId(0), &classes);
-/// assert_eq!((applied.parts.len(), applied.streamed.len()), (16, 12));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Applied {
+pub struct Placed {
     /// Parts in order of use.
     pub parts: Vec<Part>,
     /// For each item of the plan the range of its parts in `parts`; most have one.
@@ -35,9 +21,7 @@ pub struct Applied {
     pub streamed: Vec<WeightId>,
     /// Experts that are best kept in their slots when passes use all of them: what
     /// [`PinnedRing`](crate::policy::PinnedRing) should pin. Evenly spread, a ring fewer than slots.
-    pub kept: Vec<WeightId>,
-    /// Ids of the plan's classes.
-    pub classes: Vec<ClassId>,
+    pub(crate) kept: Vec<WeightId>,
 }
 
 /// One part of a weight: a range of its columns.
@@ -51,24 +35,26 @@ pub struct Part {
     pub column: u32,
     /// Shape and precision.
     pub layout: Layout,
-    /// What the cache is told.
-    pub spec: WeightSpec,
+    /// The domain it is used in.
+    pub domain: DomainId,
+    pub(crate) home: Home,
 }
 
-impl Applied {
+impl Part {
+    /// Whether it stays in device memory once it is loaded, until somebody needs the room if the cache
+    /// has no plan; otherwise it goes through a slot.
+    pub fn is_resident(&self) -> bool {
+        !matches!(self.home, Home::Class(_))
+    }
+
+    /// What a cache has to know of it.
+    pub(crate) fn spec(&self) -> WeightSpec {
+        WeightSpec { bytes: self.layout.bytes(), domain: self.domain, home: self.home }
+    }
+}
+
+impl Placed {
     /// The part with this id; `None` for a weight of another model.
-    ///
-    /// ```
-    /// use ork_cache::WeightId;
-    /// use ork_cache::plan::{Board, Plan, Shape};
-    ///
-    /// let items = Shape::known("gemma-2-9b").expect("comes with the crate").items()?;
-    /// let board = Board::known("rk3588-16g").expect("comes with the crate");
-    /// let applied = Plan::new("9b", &items, &board)?.expand(&items, WeightId(100), &[]);
-    /// assert_eq!(applied.part(WeightId(103)), applied.parts.get(3));
-    /// assert_eq!(applied.part(WeightId(3)), None);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn part(&self, weight: WeightId) -> Option<&Part> {
         let first = self.parts.first()?.weight;
         self.parts.get(weight.index().checked_sub(first.index())?)
@@ -77,55 +63,27 @@ impl Applied {
 
 impl Plan {
     /// Limits of a cache for this plan: what its weights and slots take in each domain.
-    ///
-    /// ```
-    /// # use ork_cache::plan::{Board, Item, Place, Plan};
-    /// # use rknpu_sys::layout::{Layout, Precision};
-    /// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
-    /// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
-    /// # let plan = Plan::new("16 MiB", &items, &Board::single_window(8 << 20))?;
-    /// assert_eq!(plan.limits().total, 8 << 20); // four weights that stay, and four slots
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn limits(&self) -> Limits {
+    pub(crate) fn limits(&self) -> Limits {
         let domains: Vec<u64> = self.domains.iter().map(|d| d.pinned + d.slots).collect();
         Limits { total: domains.iter().sum(), domains }
     }
 
     /// The weights of the plan with ids from `first` on, and `classes` for the plan's own. `items`
     /// are those that the plan was made of.
-    ///
-    /// ```
-    /// # use ork_cache::plan::{Board, Item, Place, Plan};
-    /// # use rknpu_sys::layout::{Layout, Precision};
-    /// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
-    /// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
-    /// # let plan = Plan::new("16 MiB", &items, &Board::single_window(8 << 20))?;
-    /// use ork_cache::core::Home;
-    /// use ork_cache::{ClassId, WeightId};
-    ///
-    /// let applied = plan.expand(&items, WeightId(100), &[ClassId(0)]);
-    /// assert_eq!(applied.parts[0].weight, WeightId(100)); // a second model in a cache of 100 weights
-    /// let fixed = applied.parts.iter().filter(|part| part.spec.home == Home::Fixed);
-    /// assert_eq!(fixed.count(), 4);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn expand(&self, items: &[Item], first: WeightId, classes: &[ClassId]) -> Applied {
-        let mut applied = Applied {
+    pub(crate) fn place(&self, items: &[Item], first: WeightId, classes: &[ClassId]) -> Placed {
+        let mut placed = Placed {
             parts: Vec::with_capacity(items.len()),
             items: Vec::with_capacity(items.len()),
             streamed: Vec::new(),
             kept: Vec::new(),
-            classes: classes.to_vec(),
         };
         let mut in_class = vec![Vec::new(); self.classes.len()];
         for (index, (item, &place)) in items.iter().zip(&self.places).enumerate() {
-            let start = applied.parts.len();
+            let start = placed.parts.len();
             let domain = self.domain_of(place);
             let mut add = |column, layout: Layout, home| {
-                let weight = WeightId(first.0 + applied.parts.len() as u32);
-                let spec = WeightSpec { bytes: layout.bytes(), domain, home };
-                applied.parts.push(Part { weight, item: index, column, layout, spec });
+                let weight = WeightId(first.0 + placed.parts.len() as u32);
+                placed.parts.push(Part { weight, item: index, column, layout, domain, home });
                 weight
             };
             match place {
@@ -137,14 +95,14 @@ impl Plan {
                     let parts = item.parts(self.classes[class.index()].slot);
                     for (column, layout) in parts.iter().flat_map(|p| p.iter()) {
                         let weight = add(column, layout, home);
-                        applied.streamed.push(weight);
+                        placed.streamed.push(weight);
                         if item.expert.is_some() && count == 1 {
                             in_class[class.index()].push(weight);
                         }
                     }
                 }
             }
-            applied.items.push(start..applied.parts.len());
+            placed.items.push(start..placed.parts.len());
         }
         let ring = self.board.ring_slots();
         for (class, members) in self.classes.iter().zip(in_class) {
@@ -152,42 +110,90 @@ impl Plan {
             let keep = if class.slots as usize >= n { n } else { keep };
             let due = |j: usize| (j + 1) * keep / n.max(1) > j * keep / n.max(1);
             let kept = members.iter().enumerate().filter(|(j, _)| due(*j)).map(|(_, w)| *w);
-            applied.kept.extend(kept);
+            placed.kept.extend(kept);
         }
-        applied
+        placed
     }
 
     /// Creates the plan's slots in `cache` and attaches its weights.
     ///
-    /// ```
-    /// # use ork_cache::plan::{Board, Item, Place, Plan};
-    /// # use rknpu_sys::layout::{Layout, Precision};
-    /// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
-    /// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
-    /// # let plan = Plan::new("16 MiB", &items, &Board::single_window(8 << 20))?;
-    /// use ork_cache::{Cache, fake::Fake, policy::PinnedRing};
-    ///
-    /// let cache = Cache::new(Fake::new(8 << 20), plan.limits(), Box::new(PinnedRing::new(&[])));
-    /// let applied = plan.apply(&items, &cache)?;
-    /// for part in &applied.parts {
-    ///     assert_eq!(cache.acquire(part.weight)?.content(), Some(part.weight));
-    /// }
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
     /// # Errors
     /// What does not fit into the cache, or a device that refuses the slots.
-    pub fn apply<B: Backend>(&self, items: &[Item], cache: &Cache<B>) -> Result<Applied> {
+    pub(crate) fn apply<B: Backend>(&self, items: &[Item], cache: &Cache<B>) -> Result<Placed> {
         let mut classes = Vec::with_capacity(self.classes.len());
         for class in &self.classes {
             classes.push(cache.add_class(class.domain, class.slot, class.slots as usize)?);
         }
-        let mut applied = self.expand(items, WeightId(0), &classes);
-        let specs: Vec<WeightSpec> = applied.parts.iter().map(|p| p.spec).collect();
+        let mut placed = self.place(items, WeightId(0), &classes);
+        let specs: Vec<WeightSpec> = placed.parts.iter().map(Part::spec).collect();
         let first = cache.attach(&specs)?.0;
         let shift = |w: &mut WeightId| w.0 += first;
-        applied.parts.iter_mut().for_each(|p| shift(&mut p.weight));
-        applied.streamed.iter_mut().chain(&mut applied.kept).for_each(shift);
-        Ok(applied)
+        placed.parts.iter_mut().for_each(|p| shift(&mut p.weight));
+        placed.streamed.iter_mut().chain(&mut placed.kept).for_each(shift);
+        Ok(placed)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use rknpu_sys::layout::Precision;
+
+    use super::*;
+    use crate::Prefetcher;
+    use crate::backend::fake::Fake;
+    use crate::plan::{Board, Mode};
+    use crate::policy::PinnedRing;
+
+    /// Layers of one weight of so many KiB each.
+    fn layers(kib: &[u32]) -> Vec<Item> {
+        let item = |(i, &kib): (usize, &u32)| {
+            let layout = Layout::new(1024, kib, Precision::Int8).unwrap();
+            Item::new(format!("blk.{i}.w"), layout)
+        };
+        kib.iter().enumerate().map(item).collect()
+    }
+
+    #[test]
+    fn a_plan_runs_and_loads_what_it_said() {
+        let items = layers(&[64, 32, 64, 96, 64, 64, 32, 64, 64, 96, 64, 64]);
+        let plan = Plan::new("mixed", &items, &Board::single_window(500 << 10)).unwrap();
+        assert_eq!(plan.mode, Mode::Mixed);
+        assert!(plan.limits().total <= plan.device_bytes());
+        let device = Fake::new(plan.limits().total);
+        let watch = device.watch();
+        let cache = Cache::new(device, plan.limits(), Box::new(PinnedRing::new(&[])));
+        let placed = plan.apply(&items, &cache).unwrap();
+        let prefetcher = Prefetcher::new(&cache).unwrap();
+        prefetcher.follow(&placed.streamed);
+        let pass = || {
+            for w in placed.parts.iter().map(|p| p.weight) {
+                assert_eq!(cache.acquire(w).unwrap().content(), Some(w));
+            }
+        };
+        (0..3).for_each(|_| pass());
+        prefetcher.cancel();
+        drop(prefetcher);
+        // Whatever the worker still fetched ahead is at most the ring.
+        let before = watch.ledger().copies;
+        (0..10).for_each(|_| pass());
+        let loads = watch.ledger().copies - before;
+        let expected = 10 * plan.cost.loads_per_pass;
+        assert!(loads <= expected && loads + 4 >= expected, "{loads} loads, {expected} planned");
+        drop(cache);
+        assert_eq!(watch.ledger().broken, [""; 0]);
+        assert!(watch.ledger().peak <= plan.limits().total);
+    }
+
+    #[test]
+    fn ids_of_a_second_model_begin_where_the_first_ended() {
+        let items = layers(&[1024; 16]);
+        let plan = Plan::new("16 MiB", &items, &Board::single_window(8 << 20)).unwrap();
+        assert_eq!(plan.limits().total, 8 << 20); // four weights that stay, and four slots
+        let placed = plan.place(&items, WeightId(100), &[ClassId(0)]);
+        assert_eq!((placed.parts.len(), placed.streamed.len()), (16, 12));
+        assert_eq!(placed.parts.iter().filter(|part| part.is_resident()).count(), 4);
+        assert_eq!(placed.part(WeightId(103)), placed.parts.get(3));
+        assert_eq!(placed.part(WeightId(3)), None);
+        assert_eq!(placed.part(WeightId(116)), None);
     }
 }

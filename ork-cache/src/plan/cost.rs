@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Class, Item, Place, Share};
-use crate::core::Purpose;
 use crate::ids::{DomainId, WeightId};
 use crate::policy::{Lru, Policy};
+use crate::residency::Purpose;
 
 /// Loads and switches of one pass once the model runs, every weight used once.
 ///

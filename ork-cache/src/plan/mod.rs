@@ -29,7 +29,7 @@ mod fill;
 mod item;
 mod show;
 
-pub use apply::{Applied, Part};
+pub use apply::{Part, Placed};
 pub use board::Board;
 pub use cost::Cost;
 pub use item::{Experts, Item, Parts, Shape, ShapeError};

@@ -1,22 +1,13 @@
 //! Least frequently used, with counts that fade: experts that were popular long ago leave.
 
 use super::Policy;
-use crate::core::Purpose;
 use crate::ids::WeightId;
+use crate::residency::Purpose;
 
 /// Evicts the resident weight with the smallest faded count of uses, the oldest of equals.
 ///
 /// A use adds 1; every `half_life` uses of any weight halve all counts. Counts are kept for
 /// weights that are gone, so one that comes back is judged by its past.
-///
-/// ```
-/// use ork_cache::policy::simulate::Trace;
-/// use ork_cache::policy::Lfu;
-///
-/// let trace = Trace::parse("hot 1\nhot\nhot\na 1\nb 1\nhot\nc 1\nhot\n")?;
-/// assert_eq!(trace.run(&mut Lfu::new(64), 2).hits, 4); // `hot` never leaves
-/// # Ok::<(), ork_cache::policy::simulate::TraceError>(())
-/// ```
 #[derive(Debug)]
 pub struct Lfu {
     /// Uses of each weight, scaled by the growing `unit` instead of fading all of them.

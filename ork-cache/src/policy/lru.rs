@@ -1,22 +1,13 @@
 //! Least recently used: what the C project evicts by.
 
 use super::Policy;
-use crate::core::Purpose;
 use crate::ids::WeightId;
+use crate::residency::Purpose;
 
 const NONE: u32 = u32::MAX;
 
 /// Least recently used first, as a linked list over indices: every operation is O(1), a victim
 /// O(weights that may not be evicted).
-///
-/// ```
-/// use ork_cache::policy::simulate::Trace;
-/// use ork_cache::policy::Lru;
-///
-/// let trace = Trace::parse("a 1\nb 1\na\nc 1\na\nb\n")?;
-/// assert_eq!(trace.run(&mut Lru::new(), 2).hits, 2);
-/// # Ok::<(), ork_cache::policy::simulate::TraceError>(())
-/// ```
 #[derive(Debug)]
 pub struct Lru {
     links: Vec<Link>,

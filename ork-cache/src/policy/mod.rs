@@ -1,27 +1,23 @@
 //! Which weight leaves when another needs the room.
 //!
 //! One file per policy. A policy sees uses, arrivals and departures, and names a victim; it never
-//! sees pins, slots or bytes. For an order that repeats (dense models) take [`PinnedRing`] or
-//! [`NextUse`]; [`Lru`] never hits on such an order once the model is larger than the budget.
-//! For experts the differences are small and knowing the future is worth more than any of them.
+//! sees pins, slots or bytes. For an order that repeats (dense models) there is [`PinnedRing`]; [`Lru`]
+//! never hits on such an order once the model is larger than the budget. For experts there is [`Lfu`].
 
 mod lfu;
 mod lru;
-mod next_use;
 mod pinned_ring;
-mod s3fifo;
-pub mod simulate;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use std::fmt;
 
 pub use lfu::Lfu;
 pub use lru::Lru;
-pub use next_use::NextUse;
 pub use pinned_ring::PinnedRing;
-pub use s3fifo::S3Fifo;
 
-use crate::core::Purpose;
 use crate::ids::WeightId;
+use crate::residency::Purpose;
 
 /// Chooses victims.
 ///
@@ -29,41 +25,6 @@ use crate::ids::WeightId;
 /// number of [`victim`](Policy::victim) each followed by [`remove`](Policy::remove) of what was
 /// chosen, then [`insert`](Policy::insert), and `touch` when the load was for a use (not for a
 /// prefetch). A policy does no I/O, takes no time and must be deterministic.
-///
-/// ```
-/// use ork_cache::WeightId;
-/// use ork_cache::core::Purpose;
-/// use ork_cache::policy::{Policy, simulate::Trace};
-///
-/// /// The newest leaves: a pinned set that nobody had to choose.
-/// #[derive(Debug, Default)]
-/// struct Newest(Vec<WeightId>);
-///
-/// impl Policy for Newest {
-///     fn name(&self) -> &'static str {
-///         "newest"
-///     }
-///     fn grow(&mut self, _weights: usize) {}
-///     fn touch(&mut self, _weight: WeightId) {}
-///     fn insert(&mut self, weight: WeightId) {
-///         self.0.push(weight);
-///     }
-///     fn remove(&mut self, weight: WeightId) {
-///         self.0.retain(|&w| w != weight);
-///     }
-///     fn victim(
-///         &mut self,
-///         _incoming: WeightId,
-///         _purpose: Purpose,
-///         evictable: &mut dyn FnMut(WeightId) -> bool,
-///     ) -> Option<WeightId> {
-///         self.0.iter().rev().copied().find(|&w| evictable(w))
-///     }
-/// }
-///
-/// let trace = Trace::scan(vec![1; 8], 10);
-/// assert_eq!(trace.run(&mut Newest::default(), 5).hits, 9 * 4);
-/// ```
 pub trait Policy: Send + fmt::Debug {
     /// Name for reports.
     fn name(&self) -> &'static str;

@@ -3,25 +3,13 @@
 use std::collections::VecDeque;
 
 use super::Policy;
-use crate::core::Purpose;
 use crate::ids::WeightId;
+use crate::residency::Purpose;
 
 /// Members of the pinned set are never victims; the others leave in the order in which they came.
 ///
 /// On a scan of N equal layers with room for C of which S are the ring, every pass loads exactly
 /// N − (C − S) layers. Which weights are pinned is decided by a [plan](crate::plan).
-///
-/// ```
-/// use ork_cache::WeightId;
-/// use ork_cache::policy::PinnedRing;
-/// use ork_cache::policy::simulate::Trace;
-///
-/// // Ten passes over 8 layers; 5 have room, of which one is the ring.
-/// let trace = Trace::scan(vec![1; 8], 10);
-/// let pinned: Vec<WeightId> = (0..4).map(WeightId).collect();
-/// let steady = trace.run_from(&mut PinnedRing::new(&pinned), 5, 8);
-/// assert_eq!(steady.loads(), 9 * 4); // N − (C − S) in every pass
-/// ```
 #[derive(Debug)]
 pub struct PinnedRing {
     pinned: Vec<bool>,

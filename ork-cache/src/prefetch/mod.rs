@@ -14,39 +14,19 @@ mod queue;
 use std::borrow::Cow;
 use std::fmt;
 
-pub(crate) use queue::Queue;
+pub use queue::Queue;
 
 use crate::backend::Backend;
-use crate::cache::{Cache, Publish, Shared, State};
-use crate::core::{Core, Purpose, Step};
+use crate::cache::{Cache, Shared, State};
 use crate::ids::WeightId;
+use crate::npu::Npu;
+use crate::residency::{Purpose, Residency, Step};
 use crate::sync::{Arc, JoinHandle, MutexGuard, lock, spawn};
-
-/// Name of the workers' threads, by which their loads are told from those on demand.
-pub(crate) const WORKER: &str = "ork-prefetch";
 
 /// A worker that loads weights of a cache ahead of their use; ids of weights that are not attached
 /// are passed over. Dropping it lets the load under way
 /// finish, drops what is queued and joins the thread.
-///
-/// ```
-/// use ork_cache::core::{Home, Limits, WeightSpec};
-/// use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru, prefetch::Prefetcher};
-///
-/// let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
-/// let ring = cache.add_class(DomainId(0), 4096, 4)?;
-/// let spec = WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(ring) };
-/// let first = cache.attach(&[spec; 6])?;
-/// let order: Vec<WeightId> = (first.0..first.0 + 6).map(WeightId).collect();
-///
-/// let prefetcher = Prefetcher::new(&cache)?;
-/// prefetcher.follow(&order);
-/// for &weight in order.iter().chain(&order) {
-///     assert_eq!(cache.acquire(weight)?.content(), Some(weight));
-/// }
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub struct Prefetcher<B: Backend> {
+pub struct Prefetcher<B: Backend = Npu> {
     shared: Arc<Shared<B>>,
     queue: usize,
     worker: Option<JoinHandle<()>>,
@@ -54,19 +34,6 @@ pub struct Prefetcher<B: Backend> {
 
 impl<B: Backend> Prefetcher<B> {
     /// Starts a worker with nothing to do.
-    ///
-    /// ```
-    /// # use ork_cache::core::{Home, Limits, WeightSpec};
-    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru, prefetch::Prefetcher};
-    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
-    /// # let ring = cache.add_class(DomainId(0), 4096, 4)?;
-    /// # cache.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(ring) }; 8])?;
-    /// # let ids = |range: std::ops::Range<u32>| range.map(WeightId).collect::<Vec<_>>();
-    /// let prefetcher = Prefetcher::new(&cache)?;
-    /// prefetcher.queue(&ids(0..2));
-    /// drop(prefetcher); // the load under way is finished, the thread is gone
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     ///
     /// # Errors
     /// The system refuses another thread.
@@ -83,7 +50,7 @@ impl<B: Backend> Prefetcher<B> {
             at
         };
         let theirs = shared.clone();
-        match spawn(WORKER, move || work(&theirs, queue)) {
+        match spawn("ork-prefetch", move || work(&theirs, queue)) {
             Ok(worker) => Ok(Prefetcher { shared, queue, worker: Some(worker) }),
             Err(error) => {
                 lock(&shared.state).queues[queue] = None;
@@ -95,110 +62,39 @@ impl<B: Backend> Prefetcher<B> {
     /// Loads along `order` again and again, each time as far ahead of the uses as there are slots
     /// that may be taken. A weight counts once; uses out of order move the worker along. Replaces
     /// what was followed before.
-    ///
-    /// ```
-    /// # use ork_cache::core::{Home, Limits, WeightSpec};
-    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru, prefetch::Prefetcher};
-    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
-    /// # let ring = cache.add_class(DomainId(0), 4096, 4)?;
-    /// # cache.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(ring) }; 8])?;
-    /// # let ids = |range: std::ops::Range<u32>| range.map(WeightId).collect::<Vec<_>>();
-    /// let prefetcher = Prefetcher::new(&cache)?;
-    /// prefetcher.follow(&ids(0..8));
-    /// for _pass in 0..2 {
-    ///     for weight in ids(0..8) {
-    ///         assert_eq!(cache.acquire(weight)?.content(), Some(weight));
-    ///     }
-    /// }
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn follow(&self, order: &[WeightId]) {
-        self.with(|queue, core| queue.follow(&known(core, order)));
+        self.with(|queue, residency| queue.follow(&known(residency, order)));
     }
 
     /// Adds weights to the end of the queue. Those that are ready or under way cost nothing.
-    ///
-    /// ```
-    /// # use ork_cache::core::{Home, Limits, WeightSpec};
-    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru, prefetch::Prefetcher};
-    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
-    /// # let ring = cache.add_class(DomainId(0), 4096, 4)?;
-    /// # cache.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(ring) }; 8])?;
-    /// # let ids = |range: std::ops::Range<u32>| range.map(WeightId).collect::<Vec<_>>();
-    /// let prefetcher = Prefetcher::new(&cache)?;
-    /// prefetcher.queue(&ids(3..5)); // what a router named
-    /// assert_eq!(cache.acquire(WeightId(4))?.content(), Some(WeightId(4)));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn queue(&self, weights: &[WeightId]) {
-        self.with(|queue, core| queue.push(&known(core, weights), Purpose::Prefetch));
+        self.with(|queue, residency| queue.push(&known(residency, weights), Purpose::Prefetch));
     }
 
     /// Adds guesses: they are taken when nothing else is queued, and only while a slot is left
     /// for a use that needs one at once.
-    ///
-    /// ```
-    /// # use ork_cache::core::{Home, Limits, WeightSpec};
-    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru, prefetch::Prefetcher};
-    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
-    /// # let ring = cache.add_class(DomainId(0), 4096, 4)?;
-    /// # cache.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(ring) }; 8])?;
-    /// # let ids = |range: std::ops::Range<u32>| range.map(WeightId).collect::<Vec<_>>();
-    /// let prefetcher = Prefetcher::new(&cache)?;
-    /// prefetcher.speculate(&ids(0..8)); // far more than there is room for
-    /// assert_eq!(cache.acquire(WeightId(7))?.content(), Some(WeightId(7))); // does not wait for them
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn speculate(&self, weights: &[WeightId]) {
-        self.with(|queue, core| queue.push(&known(core, weights), Purpose::Speculate));
+        self.with(|queue, residency| queue.push(&known(residency, weights), Purpose::Speculate));
     }
 
     /// Drops what is queued and queues `weights` instead. What was loaded for the old queue, is
     /// not in the new one and was not used may be overwritten from now on; what is in the new one and
     /// ready already is kept until its use.
-    ///
-    /// ```
-    /// # use ork_cache::core::{Home, Limits, WeightSpec};
-    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru, prefetch::Prefetcher};
-    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
-    /// # let ring = cache.add_class(DomainId(0), 4096, 4)?;
-    /// # cache.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(ring) }; 8])?;
-    /// # let ids = |range: std::ops::Range<u32>| range.map(WeightId).collect::<Vec<_>>();
-    /// let prefetcher = Prefetcher::new(&cache)?;
-    /// prefetcher.queue(&ids(0..4));
-    /// prefetcher.replace(&ids(4..6)); // the router changed its mind
-    /// assert_eq!(cache.acquire(WeightId(5))?.content(), Some(WeightId(5)));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn replace(&self, weights: &[WeightId]) {
-        self.with(|queue, core| replace(queue, core, weights));
+        self.with(|queue, residency| replace(queue, residency, weights));
     }
 
     /// Drops what is queued and stops following an order.
-    ///
-    /// ```
-    /// # use ork_cache::core::{Home, Limits, WeightSpec};
-    /// # use ork_cache::{Cache, DomainId, WeightId, fake::Fake, policy::Lru, prefetch::Prefetcher};
-    /// # let cache = Cache::new(Fake::new(16384), Limits::single(16384), Box::new(Lru::new()));
-    /// # let ring = cache.add_class(DomainId(0), 4096, 4)?;
-    /// # cache.attach(&[WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(ring) }; 8])?;
-    /// # let ids = |range: std::ops::Range<u32>| range.map(WeightId).collect::<Vec<_>>();
-    /// let prefetcher = Prefetcher::new(&cache)?;
-    /// prefetcher.follow(&ids(0..8));
-    /// prefetcher.cancel();
-    /// assert_eq!(cache.acquire(WeightId(6))?.content(), Some(WeightId(6))); // on demand from now on
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn cancel(&self) {
         self.with(|queue, _| queue.forget_order());
         self.replace(&[]);
     }
 
-    fn with(&self, change: impl FnOnce(&mut Queue, &mut Core)) {
+    fn with(&self, change: impl FnOnce(&mut Queue, &mut Residency)) {
         let mut state = lock(&self.shared.state);
-        let State { core, queues, .. } = &mut *state;
+        let State { residency, queues, .. } = &mut *state;
         if let Some(queue) = &mut queues[self.queue] {
-            change(queue, core);
+            change(queue, residency);
         }
         self.shared.wake(&mut state);
     }
@@ -222,22 +118,22 @@ impl<B: Backend> Drop for Prefetcher<B> {
 }
 
 /// Those of `weights` that are attached: a queue keeps tables as long as the largest id.
-pub(crate) fn known<'a>(core: &Core, weights: &'a [WeightId]) -> Cow<'a, [WeightId]> {
-    let attached = |weight: &WeightId| weight.index() < core.weights();
+pub fn known<'a>(residency: &Residency, weights: &'a [WeightId]) -> Cow<'a, [WeightId]> {
+    let attached = |weight: &WeightId| weight.index() < residency.weights();
     match weights.iter().all(attached) {
         true => Cow::Borrowed(weights),
         false => Cow::Owned(weights.iter().copied().filter(attached).collect()),
     }
 }
 
-/// Replaces what `queue` has to do and tells the core which uses are to come.
-pub(crate) fn replace(queue: &mut Queue, core: &mut Core, weights: &[WeightId]) {
-    let weights = known(core, weights);
+/// Replaces what `queue` has to do and tells the residency which uses are to come.
+pub fn replace(queue: &mut Queue, residency: &mut Residency, weights: &[WeightId]) {
+    let weights = known(residency, weights);
     queue.replace(&weights, |old| {
-        core.release(old);
+        residency.release(old);
     });
     for &weight in &*weights {
-        if core.expect(weight) {
+        if residency.expect(weight) {
             queue.take(weight);
         }
     }
@@ -246,9 +142,9 @@ pub(crate) fn replace(queue: &mut Queue, core: &mut Core, weights: &[WeightId]) 
 fn work<B: Backend>(shared: &Shared<B>, at: usize) {
     let mut state = lock(&shared.state);
     loop {
-        let State { queues, core, .. } = &mut *state;
+        let State { queues, residency, .. } = &mut *state;
         let Some(queue) = queues[at].as_mut().filter(|q| !q.is_stopped()) else { return };
-        state = match queue.next(|weight| core.is_present(weight)) {
+        state = match queue.next(|weight| residency.is_present(weight)) {
             Some((weight, purpose)) => fetch(shared, state, at, weight, purpose),
             None => shared.rest(state),
         };
@@ -265,14 +161,17 @@ fn fetch<'a, B: Backend>(
 ) -> MutexGuard<'a, State<B>> {
     // Creating and freeing are memory calls: taken ahead of the decision, so that the worker
     // never waits for a domain with a load half done (its owner may be waiting for the worker).
-    let domain =
-        if state.core.needs_memory_calls(weight) { state.core.domain_of(weight) } else { None };
+    let domain = if state.residency.needs_memory_calls(weight) {
+        state.residency.domain_of(weight)
+    } else {
+        None
+    };
     if let Some(domain) = domain
         && !state.gate.call_ahead(domain)
     {
         return shared.rest(state);
     }
-    let step = state.core.reserve(weight, purpose);
+    let step = state.residency.reserve(weight, purpose);
     let keep = matches!(step, Ok(Step::Full | Step::Free(_))) && purpose != Purpose::Speculate;
     if !keep && let Some(queue) = &mut state.queues[at] {
         queue.pop(weight);
@@ -280,11 +179,11 @@ fn fetch<'a, B: Backend>(
     let full = matches!(step, Ok(Step::Full)) && keep;
     state = match step {
         Ok(Step::Load(ticket)) => {
-            let State { queues, core, .. } = &mut *state;
-            let next = queues[at].as_mut().and_then(|q| q.next(|w| core.is_present(w)));
+            let State { queues, residency, .. } = &mut *state;
+            let next = queues[at].as_mut().and_then(|q| q.next(|w| residency.is_present(w)));
             let next = next.map(|(weight, _)| weight);
             // A failure is counted and forgotten here: nobody waits for it, and a use tries again.
-            shared.load(state, ticket, false, Publish::WhenFree, next).0
+            shared.load(state, ticket, purpose, next).0
         }
         Ok(Step::Free(slot)) => shared.free(state, slot),
         _ => state,
@@ -298,40 +197,40 @@ fn fetch<'a, B: Backend>(
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::core::{Home, Limits, WeightSpec};
     use crate::ids::DomainId;
     use crate::policy::Lru;
+    use crate::residency::{Home, Limits, WeightSpec};
 
     #[test]
     fn what_is_superseded_gives_its_slot_to_the_next_prefetch() {
-        let mut core = Core::new(Limits::single(4096), Box::new(Lru::new()));
-        let (class, slots) = core.add_class(DomainId(0), 4096, 1).unwrap();
-        slots.into_iter().for_each(|slot| core.slot_created(slot));
+        let mut residency = Residency::new(Limits::single(4096), Box::new(Lru::new()));
+        let (class, slots) = residency.add_class(DomainId(0), 4096, 1).unwrap();
+        slots.into_iter().for_each(|slot| residency.slot_created(slot));
         let spec = WeightSpec { bytes: 4096, domain: DomainId(0), home: Home::Class(class) };
-        core.attach(&[spec; 3]).unwrap();
+        residency.attach(&[spec; 3]).unwrap();
         let (mut queue, [old, new, other]) = (Queue::default(), [0, 1, 2].map(WeightId));
 
-        let fetch = |queue: &mut Queue, core: &mut Core| {
-            let (weight, purpose) = queue.next(|w| core.is_present(w)).unwrap();
-            match core.reserve(weight, purpose).unwrap() {
+        let fetch = |queue: &mut Queue, residency: &mut Residency| {
+            let (weight, purpose) = queue.next(|w| residency.is_present(w)).unwrap();
+            match residency.reserve(weight, purpose).unwrap() {
                 Step::Load(ticket) => {
                     queue.pop(weight);
-                    core.complete(ticket, true, false);
+                    residency.complete(ticket, true, false);
                     Some(weight)
                 }
                 _ => None,
             }
         };
         queue.push(&[old, new], Purpose::Prefetch);
-        assert_eq!(fetch(&mut queue, &mut core), Some(old));
-        assert_eq!(fetch(&mut queue, &mut core), None, "it has not been used yet");
-        replace(&mut queue, &mut core, &[other]);
-        assert_eq!(fetch(&mut queue, &mut core), Some(other));
+        assert_eq!(fetch(&mut queue, &mut residency), Some(old));
+        assert_eq!(fetch(&mut queue, &mut residency), None, "it has not been used yet");
+        replace(&mut queue, &mut residency, &[other]);
+        assert_eq!(fetch(&mut queue, &mut residency), Some(other));
         // What is not attached is passed over.
-        replace(&mut queue, &mut core, &[WeightId(u32::MAX), other]);
-        assert_eq!(queue.next(|w| core.is_present(w)), None);
+        replace(&mut queue, &mut residency, &[WeightId(u32::MAX), other]);
+        assert_eq!(queue.next(|w| residency.is_present(w)), None);
         // What is in the new queue and ready is kept.
-        replace(&mut queue, &mut core, &[other, new]);
-        assert_eq!(fetch(&mut queue, &mut core), None);
+        replace(&mut queue, &mut residency, &[other, new]);
+        assert_eq!(fetch(&mut queue, &mut residency), None);
     }
 }

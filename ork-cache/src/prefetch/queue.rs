@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 
-use crate::core::Purpose;
 use crate::ids::WeightId;
+use crate::residency::Purpose;
 
 const NOWHERE: u32 = u32::MAX;
 
 /// An explicit queue, served first, guesses, served last, and an order to follow in between.
 #[derive(Debug, Default)]
-pub(crate) struct Queue {
+pub struct Queue {
     wanted: VecDeque<WeightId>,
     guesses: VecDeque<WeightId>,
     /// What was taken from the lists since the last replacement, each weight once.
@@ -34,7 +34,8 @@ struct Order {
 }
 
 impl Queue {
-    pub(crate) fn push(&mut self, weights: &[WeightId], purpose: Purpose) {
+    /// Adds to the end of the list for that purpose.
+    pub fn push(&mut self, weights: &[WeightId], purpose: Purpose) {
         let list = match purpose {
             Purpose::Speculate => &mut self.guesses,
             Purpose::Demand | Purpose::Prefetch => &mut self.wanted,
@@ -43,7 +44,7 @@ impl Queue {
     }
 
     /// Replaces both lists; `drop_old` is told what was fetched for the old ones.
-    pub(crate) fn replace(&mut self, weights: &[WeightId], mut drop_old: impl FnMut(WeightId)) {
+    pub fn replace(&mut self, weights: &[WeightId], mut drop_old: impl FnMut(WeightId)) {
         let places = weights.iter().map(|w| w.index() + 1).max().unwrap_or(0);
         if self.is_kept.len() < places {
             self.is_kept.resize(places, false);
@@ -61,7 +62,8 @@ impl Queue {
         self.wanted.extend(weights);
     }
 
-    pub(crate) fn follow(&mut self, order: &[WeightId]) {
+    /// Follows an order, round and round.
+    pub fn follow(&mut self, order: &[WeightId]) {
         let places = order.iter().map(|w| w.index() + 1).max().unwrap_or(0);
         let mut new = Order { place: vec![NOWHERE; places], ..Order::default() };
         for &weight in order {
@@ -73,23 +75,23 @@ impl Queue {
         self.order = new;
     }
 
-    pub(crate) fn forget_order(&mut self) {
+    /// Follows no order any more.
+    pub fn forget_order(&mut self) {
         self.order = Order::default();
     }
 
-    pub(crate) fn stop(&mut self) {
+    /// Ends the worker.
+    pub fn stop(&mut self) {
         self.stopped = true;
     }
 
-    pub(crate) fn is_stopped(&self) -> bool {
+    /// Whether the worker is to end.
+    pub fn is_stopped(&self) -> bool {
         self.stopped
     }
 
     /// The weight to fetch next, passing over those that are `present`.
-    pub(crate) fn next(
-        &mut self,
-        present: impl Fn(WeightId) -> bool,
-    ) -> Option<(WeightId, Purpose)> {
+    pub fn next(&mut self, present: impl Fn(WeightId) -> bool) -> Option<(WeightId, Purpose)> {
         while let Some(&weight) = self.wanted.front() {
             if !present(weight) {
                 return Some((weight, Purpose::Prefetch));
@@ -109,7 +111,7 @@ impl Queue {
     }
 
     /// `weight`, just returned by [`Queue::next`], is being dealt with.
-    pub(crate) fn pop(&mut self, weight: WeightId) {
+    pub fn pop(&mut self, weight: WeightId) {
         if self.wanted.front() == Some(&weight) {
             self.wanted.pop_front();
             self.take(weight);
@@ -122,7 +124,7 @@ impl Queue {
     }
 
     /// `weight` is looked after by this queue until the next replacement.
-    pub(crate) fn take(&mut self, weight: WeightId) {
+    pub fn take(&mut self, weight: WeightId) {
         if self.is_taken.len() <= weight.index() {
             self.is_taken.resize(weight.index() + 1, false);
         }
@@ -132,7 +134,7 @@ impl Queue {
     }
 
     /// A use of `weight`; `skipped` is told what the uses passed over.
-    pub(crate) fn used(&mut self, weight: WeightId, skipped: impl FnMut(WeightId)) {
+    pub fn used(&mut self, weight: WeightId, skipped: impl FnMut(WeightId)) {
         self.order.used(weight, skipped);
     }
 }

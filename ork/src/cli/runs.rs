@@ -123,10 +123,6 @@ pub struct PlanArgs {
     /// Upper bound of device memory, scratch included; by default what the board can hold.
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<Size>,
-    /// Play a trace of uses through every policy: a line NAME BYTES for the first use of a weight,
-    /// NAME for others.
-    #[arg(long, value_name = "TRACE")]
-    pub simulate: Option<PathBuf>,
     /// Draw the residency map as one self-contained page.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ork_cache::config::Environment;
-use ork_cache::npu::{Setup, Store};
 use ork_cache::trace::Recorder;
+use ork_cache::{Setup, Store};
 use ork_weights::model::Model;
 use ork_weights::pack::{Pack, PackFile, PackWriter, WriterOptions, verify};
 use serde::Serialize;
@@ -94,9 +94,9 @@ pub(super) fn run(args: &BenchArgs, report: Report) -> Result<()> {
         let after = (session.stats(), session.totals(0), source.given().packed);
         passes.push(PassView {
             seconds: took.as_secs_f64(),
-            hits: after.0.counters.hits - before.0.counters.hits,
+            hits: after.0.hits - before.0.hits,
             loads: after.0.loads() - before.0.loads(),
-            evictions: after.0.counters.evictions - before.0.counters.evictions,
+            evictions: after.0.evictions - before.0.evictions,
             packed: after.2 - before.2,
             bytes_loaded: after.0.bytes_loaded - before.0.bytes_loaded,
             waited_seconds: (after.1.waited - before.1.waited).as_secs_f64(),

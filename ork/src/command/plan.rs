@@ -3,32 +3,20 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use ork_cache::npu::Store;
+use ork_cache::Store;
 use ork_cache::plan::{Board, Item, Place, Plan, Shape};
-use ork_cache::policy::simulate::{Compared, Trace};
-use ork_cache::policy::{Lfu, Lru, NextUse, PinnedRing, Policy, S3Fifo};
 use serde::Serialize;
 
 use crate::cli::PlanArgs;
 use crate::error::{Error, Result};
 use crate::input::{Input, model_store, read_text};
-use crate::output::{Report, Table, html, share};
+use crate::output::{Report, html};
 use crate::size::Size;
 use crate::target::{check_output, write_bytes};
 
 #[derive(Serialize)]
 struct View {
     plans: Vec<Plan>,
-    simulated: Option<Simulated>,
-}
-
-/// Every policy on one trace.
-#[derive(Serialize)]
-struct Simulated {
-    uses: usize,
-    weights: usize,
-    capacity: u64,
-    policies: Vec<Compared>,
 }
 
 /// Runs the command.
@@ -53,14 +41,10 @@ pub(super) fn run(args: &PlanArgs, report: Report) -> Result<()> {
         let plan = Plan::new(&name, &items, &board);
         plans.push(plan.map_err(|e| Error::Usage(format!("{name} on {}: {e}", board.name)))?);
     }
-    let simulated = match (&args.simulate, plans.first()) {
-        (Some(path), Some(plan)) => Some(simulate(path, plan)?),
-        _ => None,
-    };
     if let Some(path) = &args.html {
         write_bytes(path, page(&name, &items, &plans).as_bytes())?;
     }
-    let view = View { plans, simulated };
+    let view = View { plans };
     report.print(&view, || text(&view))
 }
 
@@ -101,62 +85,10 @@ fn items(path: &Path) -> Result<(String, Vec<Item>)> {
     Ok((name, source.items().to_vec()))
 }
 
-/// Half-life of the frequency policy, in uses.
-const LFU_HALF_LIFE: u32 = 4096;
-
-fn simulate(path: &Path, plan: &Plan) -> Result<Simulated> {
-    let text = read_text(path)?;
-    let trace = Trace::parse(&text).map_err(Error::input(path))?;
-    let capacity = plan.domains.iter().map(|domain| domain.pinned + domain.slots).sum();
-    let mut policies: Vec<Box<dyn Policy>> = vec![
-        Box::new(PinnedRing::new(&[])),
-        Box::new(NextUse::once_with_bypass(&trace.uses)),
-        Box::new(Lru::new()),
-        Box::new(Lfu::new(LFU_HALF_LIFE)),
-        Box::new(S3Fifo::new()),
-    ];
-    let compared = trace.compare(&mut policies, capacity, 0);
-    Ok(Simulated {
-        uses: trace.uses.len(),
-        weights: trace.bytes.len(),
-        capacity,
-        policies: compared,
-    })
-}
-
 fn text(view: &View) -> String {
     let mut text = String::new();
     for plan in &view.plans {
         let _ = writeln!(text, "{plan}");
-    }
-    if let Some(simulated) = &view.simulated {
-        let mut table = Table::new(["policy", "loads", "loaded", "hits", "of the optimum's hits"]);
-        for row in &simulated.policies {
-            let (ours, best) = (&row.outcome, &row.belady);
-            table.row([
-                row.policy.to_owned(),
-                ours.loads().to_string(),
-                Size(ours.bytes_loaded).to_string(),
-                share(ours.hits as f64, ours.uses as f64),
-                share(ours.hits as f64, best.hits as f64),
-            ]);
-        }
-        if let Some(row) = simulated.policies.first() {
-            table.row([
-                "optimum (Belady)".into(),
-                row.belady.loads().to_string(),
-                Size(row.belady.bytes_loaded).to_string(),
-                share(row.belady.hits as f64, row.belady.uses as f64),
-                share(1.0, 1.0),
-            ]);
-        }
-        let _ = writeln!(
-            text,
-            "\n{} uses of {} weights in {}\n{table}",
-            simulated.uses,
-            simulated.weights,
-            Size(simulated.capacity)
-        );
     }
     text
 }

@@ -1,15 +1,17 @@
 //! Passes over the weights of models, through a budget of device memory: a caller of
-//! [`ork_cache::npu`], as any program may be.
+//! [`ork_cache`], as any program may be.
 //!
 //! | part | what it does |
 //! |---|---|
 //! | [`activations`] | inputs, and digests of outputs |
 //! | [`session`] | the matmuls of a pass, on resident and streamed weights |
 //! | [`routed`] | which experts a batch goes to, where a model has them |
+//! | [`traffic`] | made-up routings |
 
 pub mod activations;
 mod engine;
 mod model;
 pub mod routed;
 pub mod session;
+pub mod traffic;
 mod visits;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ork_cache::npu::{Npu, Store};
-use ork_cache::plan::{Applied, Part};
+use ork_cache::Store;
 use ork_cache::trace::Recorder;
+use ork_cache::{Part, Placed};
 use ork_cache::{Visit, WeightId};
 use ork_weights::reference;
 
@@ -22,7 +22,7 @@ pub(super) struct Model {
     /// Its number in the session.
     pub(super) index: usize,
     pub(super) store: Arc<Store>,
-    pub(super) placed: Applied,
+    pub(super) placed: Placed,
     pub(super) rows: usize,
     pub(super) router: Option<Router>,
     /// All results of a weight, when they are compared with the CPU's.
@@ -54,7 +54,7 @@ impl Model {
     pub(super) fn new(
         index: usize,
         store: &Arc<Store>,
-        placed: Applied,
+        placed: Placed,
         settings: &Settings,
         times: &Arc<CoreTimes>,
     ) -> Model {
@@ -103,7 +103,7 @@ impl Model {
         }
         for part in self.placed.items[index].clone() {
             let part = self.placed.parts[part];
-            let domain = part.spec.domain;
+            let domain = part.domain;
             let recorder = pass.visits.recorder;
             let visit = pass.visits.enter(domain)?;
             if let Some(engine) = pass.engines.get_mut(domain.index()) {
@@ -119,7 +119,7 @@ impl Model {
         &mut self,
         part: &Part,
         rows: usize,
-        visit: &Visit<Npu>,
+        visit: &Visit,
         engine: &mut Engine,
         recorder: Option<&Recorder>,
     ) -> Result<()> {

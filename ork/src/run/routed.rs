@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use ork_cache::Cache;
-use ork_cache::experts::{ExpertTable, Experts, Routing, Tokens, Traffic, Transition};
-use ork_cache::npu::{Npu, Store};
-use ork_cache::plan::Applied;
+use ork_cache::Placed;
+use ork_cache::Store;
+use ork_cache::experts::{Experts, Routing, Transition};
 
+use super::traffic::{Tokens, Traffic};
 use crate::error::{Error, Result};
 
 /// Part of what the predictor knows of an expert that remains when it is used again.
@@ -27,7 +28,7 @@ pub struct Routers {
 #[derive(Debug)]
 pub(super) struct Router {
     /// Loads what is missing; without it each weight is loaded when it is used.
-    ahead: Option<Experts<Npu>>,
+    ahead: Option<Experts>,
     /// Weights of each layer's experts, by place in the store.
     items: BTreeMap<(u32, u32), Vec<usize>>,
     tokens: Tokens,
@@ -41,9 +42,9 @@ impl Router {
     /// # Errors
     /// [`Error::Usage`] for a model without experts, or with fewer than a row shall go to.
     pub(super) fn new(
-        cache: &Cache<Npu>,
+        cache: &Cache,
         store: &Store,
-        placed: &Applied,
+        placed: &Placed,
         routers: Routers,
         prefetch: bool,
     ) -> Result<Router> {
@@ -63,8 +64,7 @@ impl Router {
         }
         let ahead = match prefetch {
             true => {
-                let table = ExpertTable::of_plan(store.items(), placed);
-                let loader = Experts::new(cache, table).map_err(Error::Thread)?;
+                let loader = Experts::new(cache, store.items(), placed).map_err(Error::Thread)?;
                 Some(match routers.guesses {
                     0 => loader,
                     most => loader.guessing(Box::new(Transition::new(experts, KEEP)), most),

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ork_cache::core::Home;
-use ork_cache::npu::{self, Note, Npu, Opened, Setup, Store};
-use ork_cache::prefetch::Prefetcher;
-use ork_cache::stats::Stats;
-use ork_cache::trace::Recorder;
+use ork_cache::Prefetcher;
+use ork_cache::Stats;
+use ork_cache::trace::{DEMAND, PREFETCH, Recorder};
 use ork_cache::{Cache, DomainId, WeightId};
+use ork_cache::{Note, Opened, Setup, Store};
 use rknpu::{Device, Matmul, Precision};
 
 pub use super::model::Totals;
@@ -52,7 +51,7 @@ impl Settings {
 /// ```
 /// # use std::sync::Arc;
 /// # use ork::run::session::{Session, Settings};
-/// # use ork_cache::npu::{Setup, Store};
+/// # use ork_cache::{Setup, Store};
 /// # use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("small.orkpack");
@@ -79,10 +78,10 @@ impl Settings {
 pub struct Session {
     // Fields go in this order: who looks at the cache before the cache, workers before buffers.
     _publisher: Publisher,
-    prefetcher: Option<Prefetcher<Npu>>,
+    prefetcher: Option<Prefetcher>,
     models: Vec<Model>,
     engines: Vec<Engine>,
-    cache: Cache<Npu>,
+    cache: Cache,
     recorder: Option<Arc<Recorder>>,
     /// What the prefetcher will follow, once no pack is being made.
     ahead: Vec<WeightId>,
@@ -105,14 +104,14 @@ impl Session {
             return Err(Error::Usage(text.into()));
         }
         let setup = Setup { routed, ..settings.setup.clone() };
-        let opened = npu::open(device, stores, &setup)?;
+        let opened = ork_cache::open(device, stores, &setup)?;
         let cores = device.cores()?;
         if let Some(recorder) = &setup.recorder {
-            let domains = opened.cache.backend().domains().len();
+            let domains = opened.cache.domains().len();
             declare(recorder, cores.count(), domains, opened.bytes);
         }
         let mut engines = Vec::new();
-        for (index, domain) in opened.cache.backend().domains().iter().enumerate() {
+        for (index, domain) in opened.cache.domains().iter().enumerate() {
             let of = |precision| opened.limits(index, precision);
             engines.push(Engine {
                 int8: of(Precision::Int8)
@@ -214,7 +213,7 @@ impl Session {
 
     /// Most bytes ever mapped at once, scratch included, over all domains used.
     pub fn peak_mapped(&self) -> u64 {
-        self.cache.backend().domains().iter().map(|domain| domain.stats().peak).sum()
+        self.cache.domains().iter().map(|domain| domain.stats().peak).sum()
     }
 
     /// Most bytes of device memory that this session may map: never more than its budget.
@@ -234,7 +233,7 @@ impl Session {
 
     /// What is where: each domain with the weights of all models.
     pub fn residency(&self) -> Vec<html::Domain> {
-        let (limits, leased) = (self.cache.limits(), self.cache.backend().domains());
+        let (limits, leased) = (self.cache.limits(), self.cache.domains());
         let scratch = (self.bytes.saturating_sub(limits.total)).checked_div(leased.len() as u64);
         let mut domains: Vec<html::Domain> = leased
             .iter()
@@ -248,9 +247,9 @@ impl Session {
             for parts in &model.placed.items {
                 let parts = &model.placed.parts[parts.clone()];
                 let Some(first) = parts.first() else { continue };
-                let Some(domain) = domains.get_mut(first.spec.domain.index()) else { continue };
-                let bytes = parts.iter().map(|part| part.spec.bytes).sum();
-                let stays = matches!(first.spec.home, Home::Fixed);
+                let Some(domain) = domains.get_mut(first.domain.index()) else { continue };
+                let bytes = parts.iter().map(|part| part.layout.bytes()).sum();
+                let stays = first.is_resident();
                 domain.pinned += if stays { bytes } else { 0 };
                 let place = match stays {
                     true => html::Place::Pinned,
@@ -268,7 +267,7 @@ impl Session {
 
     /// Domains in use.
     pub fn domains(&self) -> usize {
-        self.cache.backend().domains().len()
+        self.cache.domains().len()
     }
 }
 
@@ -277,8 +276,8 @@ fn declare(recorder: &Recorder, cores: usize, domains: usize, budget: u64) {
     for core in 0..cores {
         recorder.track(&format!("core {core}"));
     }
-    recorder.track(npu::PREFETCH);
-    recorder.track(npu::DEMAND);
+    recorder.track(PREFETCH);
+    recorder.track(DEMAND);
     for domain in 0..domains {
         recorder.track(&DomainId(domain as u8).to_string());
     }
@@ -286,7 +285,7 @@ fn declare(recorder: &Recorder, cores: usize, domains: usize, budget: u64) {
 }
 
 fn publish(
-    cache: &Cache<Npu>,
+    cache: &Cache,
     device: &Device,
     settings: &Settings,
     times: &Arc<CoreTimes>,
@@ -296,7 +295,7 @@ fn publish(
     let (times, mut loads) = (times.clone(), CoreLoads::new());
     Publisher::start(move || {
         let stats = cache.stats();
-        let domains = cache.backend().domains().iter().map(|domain| {
+        let domains = cache.domains().iter().map(|domain| {
             let now = domain.stats();
             DomainUse { index: domain.index(), mapped: now.used, capacity: now.capacity }
         });
@@ -306,7 +305,7 @@ fn publish(
             budget,
             domains: domains.collect(),
             cores: if simulated { loads.since(&times) } else { Vec::new() },
-            hits: stats.counters.hits,
+            hits: stats.hits,
             loads: stats.loads(),
             stall_seconds: stats.stall_time.as_secs_f64(),
             ..Activity::default()

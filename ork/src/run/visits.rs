@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use ork_cache::npu::Npu;
 use ork_cache::trace::Recorder;
 use ork_cache::{Cache, DomainId, Visit};
 
@@ -17,13 +16,13 @@ pub(super) struct Pass<'a> {
 
 /// The domain at work, which a pass enters when it needs another.
 pub(super) struct Visits<'a> {
-    pub(super) cache: &'a Cache<Npu>,
+    pub(super) cache: &'a Cache,
     pub(super) recorder: Option<&'a Recorder>,
-    pub(super) visit: Option<(Visit<Npu>, Duration)>,
+    pub(super) visit: Option<(Visit, Duration)>,
 }
 
 impl Visits<'_> {
-    pub(super) fn enter(&mut self, domain: DomainId) -> Result<&Visit<Npu>> {
+    pub(super) fn enter(&mut self, domain: DomainId) -> Result<&Visit> {
         if self.visit.as_ref().is_some_and(|(visit, _)| visit.domain() != domain) {
             self.leave();
         }

@@ -3,8 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use ork_cache::npu::{DEMAND, MEMORY, PREFETCH};
-use ork_cache::trace::{Recorder, Span};
+use ork_cache::trace::{DEMAND, MEMORY, PREFETCH, Recorder, Span};
 
 use super::{escape, fitting, key};
 use crate::output::{seconds, share};

@@ -1,0 +1,197 @@
+//! The cache on a device: memory in IOMMU domains, filled from packs and models.
+
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use rknpu::{Buffer, Domain, Host, Layout, OnDevice, WeightRef};
+
+use crate::backend::Backend;
+use crate::cache::{Cache, Pinned};
+use crate::error::{Cause, Error, Result};
+use crate::ids::{DomainId, WeightId};
+use crate::plan::Part;
+use crate::residency::Purpose;
+use crate::store::Store;
+use crate::trace::{DEMAND, MEMORY, PREFETCH, Recorder};
+
+/// Domains of one device, and where the weights of each attached model come from.
+#[derive(Debug)]
+pub struct Npu {
+    domains: Vec<Domain>,
+    sources: RwLock<Vec<Option<Source>>>,
+    /// Held while ids are given out, so that ids and sources agree.
+    attaching: Mutex<()>,
+    recorder: Option<Arc<Recorder>>,
+}
+
+/// Where one weight of the cache comes from.
+#[derive(Clone, Debug)]
+struct Source {
+    store: Arc<Store>,
+    part: Part,
+}
+
+/// Memory while it is filled, and what has been written there.
+#[derive(Debug)]
+pub struct Filling {
+    buffer: Buffer<Host>,
+    layout: Option<Layout>,
+}
+
+/// Memory with a weight that the NPU may read.
+#[derive(Debug)]
+pub struct Filled {
+    buffer: Buffer<OnDevice>,
+    layout: Layout,
+}
+
+/// Memory that the device did not take back.
+#[derive(Debug, thiserror::Error)]
+#[error("the device did not free the memory")]
+struct NotFreed;
+
+/// Memory that nothing was written to.
+#[derive(Debug, thiserror::Error)]
+#[error("nothing has been written there")]
+struct Nothing;
+
+/// A weight that was attached to the cache but not to the device.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} has no source")]
+struct NoSource(WeightId);
+
+impl Npu {
+    /// Over `domains`, which the cache numbers in this order; loads and memory are recorded.
+    pub(crate) fn new(domains: Vec<Domain>, recorder: Option<Arc<Recorder>>) -> Npu {
+        let (sources, attaching) = (RwLock::default(), Mutex::default());
+        Npu { domains, sources, attaching, recorder }
+    }
+
+    /// Attaches the parts that `attach` makes known to the cache, all of `store`.
+    pub(crate) fn attach<T>(
+        &self,
+        store: &Arc<Store>,
+        attach: impl FnOnce() -> Result<T>,
+        parts: impl FnOnce(&T) -> &[Part],
+    ) -> Result<T> {
+        let _ids = self.attaching.lock().unwrap_or_else(PoisonError::into_inner);
+        let attached = attach()?;
+        let mut sources = self.sources.write().unwrap_or_else(PoisonError::into_inner);
+        for &part in parts(&attached) {
+            if sources.len() <= part.weight.index() {
+                sources.resize(part.weight.index() + 1, None);
+            }
+            sources[part.weight.index()] = Some(Source { store: store.clone(), part });
+        }
+        Ok(attached)
+    }
+
+    fn source(&self, weight: WeightId) -> std::result::Result<Source, Cause> {
+        let sources = self.sources.read().unwrap_or_else(PoisonError::into_inner);
+        let source = sources.get(weight.index()).cloned().flatten();
+        source.ok_or_else(|| cause(NoSource(weight)))
+    }
+
+    fn record_load(&self, store: &Store, item: usize, purpose: Purpose, since: Duration) {
+        let Some(recorder) = &self.recorder else { return };
+        let track = recorder.track(if purpose == Purpose::Demand { DEMAND } else { PREFETCH });
+        let name = store.items().get(item).map_or("", |item| &item.name);
+        recorder.span(track, name, since, recorder.now().saturating_sub(since));
+    }
+
+    fn record_memory(&self) {
+        if let Some(recorder) = &self.recorder {
+            let used = self.domains.iter().map(|domain| domain.stats().used).sum();
+            recorder.counter(MEMORY, recorder.now(), used);
+        }
+    }
+}
+
+pub(crate) fn cause(error: impl std::error::Error + Send + Sync + 'static) -> Cause {
+    Arc::new(error)
+}
+
+impl Backend for Npu {
+    type Host = Filling;
+    type Device = Filled;
+
+    fn create(&self, domain: DomainId, bytes: u64) -> std::result::Result<Filling, Cause> {
+        let len = usize::try_from(bytes).map_err(cause)?;
+        let known = self.domains.len();
+        let unknown = || cause(Error::UnknownDomain { domain, known });
+        let domain = self.domains.get(domain.index()).ok_or_else(unknown)?;
+        let buffer = domain.alloc(len).map_err(cause)?;
+        self.record_memory();
+        Ok(Filling { buffer, layout: None })
+    }
+
+    fn copy(
+        &self,
+        memory: &mut Filling,
+        weight: WeightId,
+        purpose: Purpose,
+    ) -> std::result::Result<(), Cause> {
+        let Source { store, part } = self.source(weight)?;
+        let Part { item, column, layout, .. } = part;
+        let since = self.recorder.as_ref().map_or(Duration::ZERO, |recorder| recorder.now());
+        memory.layout = None;
+        let out = memory.buffer.as_mut_slice();
+        let loaded = store.load_for(purpose, item, column, &layout, out);
+        self.record_load(&store, item, purpose, since);
+        loaded.map_err(cause)?;
+        memory.layout = Some(layout);
+        Ok(())
+    }
+
+    fn sync_for_device(&self, memory: Filling) -> std::result::Result<Filled, (Filling, Cause)> {
+        let Some(layout) = memory.layout else { return Err((memory, cause(Nothing))) };
+        match memory.buffer.to_device_up_to(layout.bytes()) {
+            Ok(buffer) => Ok(Filled { buffer, layout }),
+            Err(unchanged) => {
+                let memory = Filling { buffer: unchanged.buffer, layout: Some(layout) };
+                Err((memory, cause(unchanged.error)))
+            }
+        }
+    }
+
+    fn reclaim(&self, memory: Filled) -> Filling {
+        Filling { buffer: memory.buffer.reclaim(), layout: None }
+    }
+
+    fn free(&self, memory: Filling) -> std::result::Result<(), Cause> {
+        let domain = memory.buffer.domain().clone();
+        // Inside the domain a drop frees at once; outside it might be put off.
+        let active = domain.enter().map_err(cause)?;
+        let before = domain.device().health().leaked_bytes;
+        drop(memory);
+        drop(active);
+        self.record_memory();
+        let leaked = domain.device().health().leaked_bytes > before;
+        if leaked { Err(cause(NotFreed)) } else { Ok(()) }
+    }
+
+    fn will_need(&self, weight: WeightId) {
+        if let Ok(Source { store, part }) = self.source(weight) {
+            store.will_need(part.item);
+        }
+    }
+}
+
+impl Cache {
+    /// The domains that the cache's weights are in; [`DomainId`]s count them.
+    pub fn domains(&self) -> &[Domain] {
+        &self.backend().domains
+    }
+}
+
+impl Pinned {
+    /// The weight as a matmul takes it.
+    ///
+    /// # Errors
+    /// None while the weight is pinned.
+    pub fn weight_ref(&self) -> Result<WeightRef<'_>> {
+        let load = |cause: Cause| Error::Load { weight: self.weight(), cause };
+        let memory = self.memory().ok_or_else(|| load(cause(Nothing)))?;
+        WeightRef::new(&memory.buffer, 0, memory.layout).map_err(|error| load(cause(error)))
+    }
+}

@@ -1,0 +1,415 @@
+//! Where the bytes of weights come from: a pack, or a model that is quantised as it is used.
+
+mod columns;
+mod from_model;
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ork_weights::model::{Model, ModelError};
+use ork_weights::pack::{Dtype, Entry, Pack, PackError, PackFile, PackWriter, Source, Summary};
+use ork_weights::quantise::{QuantiseError, Tier};
+use rknpu_sys::layout::Layout;
+use rustix::fs::{Advice, fadvise};
+
+use columns::copy_columns;
+use from_model::{FromModel, Made};
+
+use crate::plan::Item;
+use crate::residency::Purpose;
+
+/// Where weights come from.
+///
+/// Every load compares name, K, N and storage form with what was attached: wrong weights are never the
+/// answer.
+///
+/// ```
+/// use ork_cache::Store;
+/// use ork_weights::model::{Model, OpenOptions, synth::Shape};
+/// use ork_weights::quantise::Tier;
+///
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("model.gguf");
+/// Shape::tiny().write(std::fs::File::create(&path)?)?; // made up; bring your own
+/// let model = Model::open(&path, &OpenOptions::default())?;
+/// let store = Store::from_model(model, Tier::Int8, None)?; // quantised at every load
+/// let first = &store.items()[0];
+/// let mut tiles = vec![0; first.bytes() as usize];
+/// store.load(0, 0, &first.layout, &mut tiles)?;
+/// assert_eq!((store.given().packed, store.given().loaded), (1, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Store {
+    items: Vec<Item>,
+    /// Of each item.
+    forms: Vec<Form>,
+    from: From,
+    loaded: AtomicU64,
+    packed: AtomicU64,
+}
+
+#[derive(Debug)]
+enum From {
+    Pack(Pack<PackFile>),
+    Model(Box<FromModel>),
+}
+
+/// What an item is stored as.
+#[derive(Debug)]
+struct Form {
+    dtype: Dtype,
+    scales: OnceLock<Box<[f32]>>,
+}
+
+/// What a load needs to know about an item.
+#[derive(Clone, Copy, Debug)]
+struct Expected<'a> {
+    item: &'a Item,
+    form: &'a Form,
+}
+
+/// [`Pack::load_into`], or the one on all threads.
+type LoadWhole = fn(&Pack<PackFile>, &Entry, &mut [u8]) -> Result<(), PackError>;
+
+/// Why a weight could not be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// No weight of that number.
+    #[error("weight {item} of {known} does not exist")]
+    Unknown {
+        /// The number.
+        item: usize,
+        /// How many there are.
+        known: usize,
+    },
+    /// The pack does not have the weight, or not in this form, and there is no model to make it
+    /// from.
+    #[error(
+        "the pack has no {dtype} weight {name:?} of K={k} N={n}{found}: convert the model again"
+    )]
+    NotInPack {
+        /// Name.
+        name: Box<str>,
+        /// Inputs.
+        k: u32,
+        /// Output channels.
+        n: u32,
+        /// Storage form.
+        dtype: Dtype,
+        /// What stands under the name instead.
+        found: String,
+    },
+    /// The buffer does not have the bytes of the layout.
+    #[error("{name:?} needs {need} bytes, the slot has {have}")]
+    Length {
+        /// Name.
+        name: Box<str>,
+        /// Bytes of the layout.
+        need: u64,
+        /// Bytes given.
+        have: u64,
+    },
+    /// The pack.
+    #[error(transparent)]
+    Pack(#[from] PackError),
+    /// The model.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The tier does not suit a weight, or is not one that is packed while it is used.
+    #[error("{name:?}: {source}")]
+    Tier {
+        /// Name of the weight.
+        name: Box<str>,
+        /// Why.
+        source: QuantiseError,
+    },
+    /// A pack can be built while its model runs only in the plain int8 form.
+    #[error("weights of tier {0} cannot be packed while they are used: convert the model first")]
+    Build(Tier),
+}
+
+/// How many weights a store has given out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Given {
+    /// Read from the pack.
+    pub loaded: u64,
+    /// Quantised from the model.
+    pub packed: u64,
+}
+
+impl Store {
+    /// The weights of a pack, in the order of its file.
+    pub fn from_pack(pack: Pack<PackFile>) -> Store {
+        let items = pack.entries().iter().map(|e| Item::new(e.name.clone(), e.layout())).collect();
+        let forms = pack.entries().iter().map(|e| Form::new(e.dtype)).collect();
+        Store::new(items, forms, From::Pack(pack))
+    }
+
+    /// The weights of a model, quantised at every load, or, with `pack`, added to it when they are first
+    /// loaded. [`Store::finish`] completes that pack, from which they are read afterwards. They stand in it
+    /// in the order in which they were first loaded: load in order of use.
+    ///
+    /// # Errors
+    /// A weight whose shape does not suit the tier, or a tier that is no plain int8.
+    pub fn from_model(
+        model: Model,
+        tier: Tier,
+        pack: Option<PackWriter>,
+    ) -> Result<Store, StoreError> {
+        let Some(dtype) = tier.dtype().filter(|d| *d == Dtype::Int8) else {
+            return Err(StoreError::Build(tier));
+        };
+        let mut items = Vec::with_capacity(model.weights().len());
+        for weight in model.weights() {
+            let layout = tier.layout(weight.k, weight.n);
+            let layout =
+                layout.map_err(|source| StoreError::Tier { name: weight.name.clone(), source })?;
+            items.push(Item::new(weight.name.clone(), layout));
+        }
+        let forms = items.iter().map(|_| Form::new(dtype)).collect();
+        Ok(Store::new(items, forms, From::Model(Box::new(FromModel::new(model, tier, pack)))))
+    }
+
+    fn new(items: Vec<Item>, forms: Vec<Form>, from: From) -> Store {
+        Store { items, forms, from, loaded: AtomicU64::new(0), packed: AtomicU64::new(0) }
+    }
+
+    /// Drops pages of the model once a weight has been made of them (`ORK_EVICT_SRC`).
+    pub fn evict_source(mut self, evict: bool) -> Store {
+        if let From::Model(model) = &mut self.from {
+            model.evict = evict;
+        }
+        self
+    }
+
+    /// The first weights only, as many as take no more than `bytes` on the device, and one at least: a
+    /// small model to try things with beside the whole one.
+    pub fn head(mut self, bytes: u64) -> Store {
+        let mut left = bytes;
+        let fitting = self.items.iter().take_while(|item| {
+            let fits = item.bytes() <= left;
+            left = left.saturating_sub(item.bytes());
+            fits
+        });
+        let count = fitting.count().max(1);
+        self.items.truncate(count);
+        self.forms.truncate(count);
+        self
+    }
+
+    /// The weights, in order of use: what is planned.
+    pub fn items(&self) -> &[Item] {
+        &self.items
+    }
+
+    /// Bytes of all weights on the device.
+    pub fn bytes(&self) -> u64 {
+        self.items.iter().map(Item::bytes).sum()
+    }
+
+    /// Weights given out so far.
+    pub fn given(&self) -> Given {
+        let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        Given { loaded: get(&self.loaded), packed: get(&self.packed) }
+    }
+
+    /// Writes the columns from `column` on, as many as `layout` has, of weight `item` into `out`,
+    /// tiled as `layout` says. What a pack holds is read by the calling thread alone; a weight that
+    /// has to be quantised is, on the threads of the current rayon pool. Not for tasks of that pool
+    /// themselves: one that waits for others may be given a second load to run, which then waits
+    /// for the first.
+    ///
+    /// # Errors
+    /// [`StoreError`]; `out` then holds no weight.
+    pub fn load(
+        &self,
+        item: usize,
+        column: u32,
+        layout: &Layout,
+        out: &mut [u8],
+    ) -> Result<(), StoreError> {
+        self.load_for(Purpose::Prefetch, item, column, layout, out)
+    }
+
+    /// As [`Store::load`]; for a demand, which somebody waits for while other threads are idle, whole weights
+    /// are read by all threads of the pool, too.
+    pub(crate) fn load_for(
+        &self,
+        purpose: Purpose,
+        item: usize,
+        column: u32,
+        layout: &Layout,
+        out: &mut [u8],
+    ) -> Result<(), StoreError> {
+        let expected = self.expected(item)?;
+        let Some(out) = out.get_mut(..layout.bytes() as usize) else {
+            let (need, have) = (layout.bytes(), out.len() as u64);
+            return Err(StoreError::Length { name: expected.item.name.clone(), need, have });
+        };
+        let whole = &expected.item.layout;
+        let made = match (self.in_pack(expected), &self.from) {
+            (Ok((pack, entry)), _) => {
+                let load_whole: LoadWhole = match purpose {
+                    Purpose::Demand => Pack::load_into_parallel,
+                    Purpose::Prefetch | Purpose::Speculate => Pack::load_into,
+                };
+                if layout == whole {
+                    load_whole(pack, entry, out)?;
+                } else if entry.dtype.is_plain() {
+                    pack.source().check()?;
+                    let start = entry.blob_range().start;
+                    copy_columns(whole, column, layout, out, |at, to| {
+                        pack.source().read_at(start + at, to)
+                    })?;
+                } else {
+                    // Compact forms are inflated as a whole.
+                    cut(whole, column, layout, out, |all| Ok(load_whole(pack, entry, all)?))?;
+                }
+                Made::Loaded
+            }
+            (Err(_), From::Model(model)) if layout == whole => {
+                model.quantise(item, expected, out)?
+            }
+            (Err(_), From::Model(model)) => {
+                model.quantise_columns(item, expected, column, layout, out)?
+            }
+            (Err(not_in_pack), From::Pack(_)) => return Err(not_in_pack),
+        };
+        self.count(made);
+        Ok(())
+    }
+
+    fn count(&self, made: Made) {
+        let counter = if made == Made::Packed { &self.packed } else { &self.loaded };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Scales of a weight: per channel, or `[group][channel]`.
+    ///
+    /// # Errors
+    /// As [`Store::load`].
+    pub fn scales(&self, item: usize) -> Result<&[f32], StoreError> {
+        let expected = self.expected(item)?;
+        if let Some(scales) = expected.form.scales.get() {
+            return Ok(scales);
+        }
+        match (self.in_pack(expected), &self.from) {
+            (Ok((pack, entry)), _) => {
+                let scales = pack.scales(entry)?;
+                Ok(expected.form.scales.get_or_init(|| scales.into()))
+            }
+            (Err(_), From::Model(model)) => {
+                model.scales(item, expected)?;
+                self.count(Made::Packed);
+                Ok(expected.form.scales.get().map_or(&[], |s| s))
+            }
+            (Err(not_in_pack), From::Pack(_)) => Err(not_in_pack),
+        }
+    }
+
+    /// Tells the system that a weight will be read soon.
+    pub(crate) fn will_need(&self, item: usize) {
+        let Ok(expected) = self.expected(item) else { return };
+        if let Ok((pack, entry)) = self.in_pack(expected) {
+            advise(pack, entry, Advice::WillNeed);
+        }
+    }
+
+    /// Whether a pack is being made: weights should then be loaded in order of use.
+    pub fn is_building(&self) -> bool {
+        matches!(&self.from, From::Model(model) if model.writer().is_some())
+    }
+
+    /// Completes the pack that was being made: weights never used are quantised now. `None` when
+    /// none was being made. From now on weights are read from it.
+    ///
+    /// # Errors
+    /// The model's or the writer's; nothing then stands under the pack's name that did not before, and
+    /// the model serves on.
+    pub fn finish(&self) -> Result<Option<Summary>, StoreError> {
+        let From::Model(model) = &self.from else { return Ok(None) };
+        for (i, (item, form)) in self.items.iter().zip(&self.forms).enumerate() {
+            if model.add_missing(i, Expected { item, form })? {
+                self.count(Made::Packed);
+            }
+        }
+        let writer = model.writer().take();
+        writer.map(|writer| model.complete(writer)).transpose()
+    }
+
+    /// As [`Store::finish`], but only when every weight has been used; `None` when not. For the end of
+    /// a pass.
+    ///
+    /// # Errors
+    /// As [`Store::finish`].
+    pub fn finish_if_whole(&self) -> Result<Option<Summary>, StoreError> {
+        let From::Model(model) = &self.from else { return Ok(None) };
+        let writer = model.writer().take_if(|writer| writer.len() >= self.items.len());
+        writer.map(|writer| model.complete(writer)).transpose()
+    }
+
+    fn expected(&self, item: usize) -> Result<Expected<'_>, StoreError> {
+        let known = self.items.len();
+        let both = self.items.get(item).zip(self.forms.get(item));
+        let (item, form) = both.ok_or(StoreError::Unknown { item, known })?;
+        Ok(Expected { item, form })
+    }
+
+    /// The pack's entry, if it is what it should be.
+    fn in_pack(&self, expected: Expected<'_>) -> Result<(&Pack<PackFile>, &Entry), StoreError> {
+        let Expected { item, form } = expected;
+        let pack = match &self.from {
+            From::Pack(pack) => Some(pack),
+            From::Model(model) => model.made.get(),
+        };
+        match pack.and_then(|p| Some((p, p.get(&item.name)?))) {
+            Some((pack, e)) if expected.is(e) => Ok((pack, e)),
+            other => {
+                let found = other.map_or(String::new(), |(_, e)| {
+                    format!(", but a {} one of K={} N={}", e.dtype, e.k, e.n)
+                });
+                let (name, k, n) = (item.name.clone(), item.layout.k(), item.layout.n());
+                Err(StoreError::NotInPack { name, k, n, dtype: form.dtype, found })
+            }
+        }
+    }
+}
+
+impl Expected<'_> {
+    /// Whether `entry` is what it should be.
+    fn is(&self, entry: &Entry) -> bool {
+        entry.dtype == self.form.dtype && entry.layout() == self.item.layout
+    }
+}
+
+/// Fills `out` with columns of a weight that can only be made whole.
+fn cut(
+    whole: &Layout,
+    column: u32,
+    part: &Layout,
+    out: &mut [u8],
+    make: impl FnOnce(&mut [u8]) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let mut all = vec![0; whole.bytes() as usize];
+    make(&mut all)?;
+    copy_columns(whole, column, part, out, |at, to| {
+        to.copy_from_slice(&all[at as usize..at as usize + to.len()]);
+        Ok(())
+    })
+}
+
+/// Advice about a weight's bytes in the pack. It is only that: a file system that does not take it
+/// loses speed, nothing else.
+fn advise(pack: &Pack<PackFile>, entry: &Entry, advice: Advice) {
+    let range = entry.blob_range();
+    let len = std::num::NonZeroU64::new(range.end - range.start);
+    let _ = fadvise(pack.source().file(), range.start, len, advice);
+}
+
+impl Form {
+    fn new(dtype: Dtype) -> Form {
+        Form { dtype, scales: OnceLock::new() }
+    }
+}
