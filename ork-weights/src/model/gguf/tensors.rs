@@ -83,6 +83,13 @@ impl Tensors {
         &self.header
     }
 
+    /// Every tensor, in the order of their names.
+    pub fn iter(&self) -> impl Iterator<Item = &Tensor> {
+        let mut all: Vec<&Tensor> = self.index.values().map(|entry| &entry.1).collect();
+        all.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        all.into_iter()
+    }
+
     /// The tensor of this name.
     ///
     /// ```
