@@ -9,7 +9,7 @@
 //! loop gains on a large last cache, which hides most of its strides.
 
 use ork_weights::dequant::{TensorType, dequantise};
-use ork_weights::quantise::{Recipe, Rows, Tier, quantise};
+use ork_weights::quantise::{Recipe, Rows, Tier, quantise, rotate};
 use ratio::{Bench, Pages};
 use rknpu_sys::layout::Layout;
 use std::hint::black_box;
@@ -28,6 +28,7 @@ fn main() {
             against_memcpy(&bench, kind, side, target);
         }
         against_plain_loop(&bench, side);
+        rotation(&bench);
     });
 }
 
@@ -139,4 +140,34 @@ fn plain_loop(codes: &[i8], out: &mut [i8], k: usize, n: usize) {
         }
         base += kp * n;
     }
+}
+
+/// A row of activations in the caches, against one step after the other in plain loops.
+fn rotation(bench: &Bench) {
+    for size in [64, 4096] {
+        let mut ours: Vec<f32> = (0..4096).map(|i| (i as f32).sin()).collect();
+        let mut theirs = ours.clone();
+        bench.compare(
+            &format!("rotate/4096 values in blocks of {size}, against plain loops"),
+            2.0,
+            4 * 4096,
+            || ours.chunks_exact_mut(size).for_each(|block| rotate(black_box(block))),
+            || theirs.chunks_exact_mut(size).for_each(|block| plain_steps(black_box(block))),
+        );
+    }
+}
+
+fn plain_steps(block: &mut [f32]) {
+    let mut half = 1;
+    while half < block.len() {
+        for pair in block.chunks_exact_mut(2 * half) {
+            let (low, high) = pair.split_at_mut(half);
+            for (low, high) in low.iter_mut().zip(high) {
+                (*low, *high) = (*low + *high, *low - *high);
+            }
+        }
+        half *= 2;
+    }
+    let norm = (1.0 / (block.len() as f64).sqrt()) as f32;
+    block.iter_mut().for_each(|value| *value *= norm);
 }

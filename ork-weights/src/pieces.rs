@@ -109,6 +109,7 @@ mod tests {
             Tier::Int4 { group: Some(96) },
             Tier::RotatedInt8 { group: Some(32) },
             Tier::Int4AsInt8 { group: None },
+            Tier::Fp16,
         ] {
             let recipe = Recipe::new(tier);
             let quantised = |channels: &Range<u32>| {

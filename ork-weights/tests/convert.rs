@@ -183,16 +183,29 @@ fn packs_of_other_settings_or_models_are_not_overwritten() {
 }
 
 #[test]
-fn what_no_pack_stores_is_refused_before_anything_is_written() {
+fn half_floats_are_kept_as_they_are() {
+    // Large enough to go through in pieces.
+    let case = Case::new(Shape { embedding: 2304, feed_forward: 8704, layers: 1, ..Shape::tiny() });
+    let options = Options { measure: true, ..of(Tier::Fp16) };
+    let path = case.path("h.orkpack");
+    let report = convert(&case.model, &path, &options, |_| {}).unwrap();
+    assert!(report.weights.iter().all(|weight| weight.error.unwrap() < 1e-3));
+    let pack = Pack::open(&path).unwrap();
+    assert!(ork_weights::pack::verify(&pack, &|_| {}).is_sound());
+    for (entry, weight) in pack.entries().iter().zip(case.model.weights()) {
+        assert_eq!((entry.dtype, &entry.name), (Dtype::Fp16, &weight.name));
+        assert!(pack.scales(entry).unwrap().is_empty() && entry.scales_range().is_empty());
+        let mut tiles = [(); 2].map(|()| vec![0; entry.layout().bytes() as usize]);
+        let [loaded, made] = &mut tiles;
+        pack.load_into(entry, loaded).unwrap();
+        case.model.quantise(weight, &Tier::Fp16, made, &mut []).unwrap();
+        assert!(loaded == made, "{}", entry.name);
+    }
+}
+
+#[test]
+fn what_no_tier_takes_is_refused_before_anything_is_written() {
     let case = Case::new(Shape::tiny());
-    let error = convert(&case.model, case.path("h.orkpack"), &of(Tier::Fp16), |_| {});
-    assert!(matches!(
-        error,
-        Err(ConvertError::Model(ModelError::Quantise {
-            source: QuantiseError::NotStored { .. },
-            ..
-        }))
-    ));
     let group = of(Tier::Int4 { group: Some(96) });
     let error = convert(&case.model, case.path("h.orkpack"), &group, |_| {});
     assert!(matches!(

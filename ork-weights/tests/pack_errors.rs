@@ -3,7 +3,7 @@
 mod common;
 
 use common::{RawEntry, RawPack};
-use ork_weights::pack::{Dtype, Pack, PackError, Part};
+use ork_weights::pack::{Dtype, Pack, PackError, PackWriter, Part, WriterOptions};
 
 /// The error of opening these bytes.
 #[track_caller]
@@ -518,6 +518,46 @@ fn extension() {
     }
     let bytes = with_extension_field(56, &[0; 8]);
     assert_refused!(refused(bytes), PackError::Extension { .. });
+}
+
+#[test]
+fn rotation() {
+    // The last field of the one weight's row, in front of the checksum and the footer.
+    let folder = tempfile::tempdir().unwrap();
+    for (dtype, known) in [(Dtype::RotatedInt8, Some(64)), (Dtype::Int8, None)] {
+        let path = folder.path().join(dtype.name());
+        let mut writer = PackWriter::create(&path, None, WriterOptions::default()).unwrap();
+        writer.add("w", 64, 64, dtype, &[1; 4096], &[0.5; 64]).unwrap();
+        writer.finish().unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        let end = bytes.len() - 24 - 8;
+        let start = bytes.windows(8).rposition(|window| window == b"ORKEXT01").unwrap();
+        let with = |block: u32| {
+            let mut bytes = bytes.clone();
+            bytes[end - 4..end].copy_from_slice(&block.to_le_bytes());
+            let sum = xxhash_rust::xxh3::xxh3_64(&bytes[start..end]);
+            bytes[end..end + 8].copy_from_slice(&sum.to_le_bytes());
+            Pack::parse(bytes)
+        };
+        assert_eq!(u32::from_le_bytes(bytes[end - 4..end].try_into().unwrap()), known.unwrap_or(0));
+        let pack = with(0).unwrap(); // as older versions wrote it
+        assert_eq!(pack.entries()[0].rotation(), known);
+        let error = with(32).unwrap_err();
+        assert!(error.to_string().contains("blocks of 32"), "{error}");
+        assert_refused!(error, PackError::Rotation { rotation: 32, known: k, .. } if k == known);
+    }
+}
+
+#[test]
+fn no_codes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("p.orkpack");
+    let mut writer = PackWriter::create(&path, None, WriterOptions::default()).unwrap();
+    writer.add("w", 64, 32, Dtype::Fp16, &[1; 4096], &[]).unwrap();
+    writer.finish().unwrap();
+    let pack = Pack::open(&path).unwrap();
+    let error = pack.codes(&pack.entries()[0]).unwrap_err();
+    assert_refused!(error, PackError::NoCodes { dtype: Dtype::Fp16, .. });
 }
 
 #[test]

@@ -72,6 +72,7 @@ fn read(file: &[u8], version: u32) -> BTreeMap<String, Seen> {
         let codes = match dtype {
             1 | 6 => tiles(k, n, 1024, 32, 8, blob),
             5 | 7 => tiles(k, n, 10752, 64, 4, blob),
+            256 => tiles(k, n, 2048, 16, 16, blob),
             4 => {
                 assert_eq!(blob.len(), 20 + 4 * n + k * n / 2);
                 assert_eq!(&blob[..4], b"1N4O");
@@ -91,7 +92,11 @@ fn read(file: &[u8], version: u32) -> BTreeMap<String, Seen> {
 
 /// Σ over N slices (outer) and K slices of the slice rounded up to a page.
 fn expected_bytes(k: usize, n: usize, dtype: u32) -> usize {
-    let (k_slice, bits) = if matches!(dtype, 5 | 7) { (10752, 4) } else { (1024, 8) };
+    let (k_slice, bits) = match dtype {
+        5 | 7 => (10752, 4),
+        256 => (2048, 16),
+        _ => (1024, 8),
+    };
     let mut sum = 0;
     for n0 in (0..n).step_by(8192) {
         for k0 in (0..k).step_by(k_slice) {
@@ -102,9 +107,10 @@ fn expected_bytes(k: usize, n: usize, dtype: u32) -> usize {
     sum
 }
 
-/// Tiles back to rows, straight from "order [nt][kt][nl][kk]".
+/// Tiles back to rows, straight from "order [nt][kt][nl][kk]"; of half floats both bytes.
 fn tiles(k: usize, n: usize, k_slice: usize, width: usize, bits: usize, blob: &[u8]) -> Vec<i8> {
-    let mut codes = vec![0; k * n];
+    let each = (bits / 8).max(1);
+    let mut codes = vec![0; k * n * each];
     let mut at = 0;
     for n0 in (0..n).step_by(8192) {
         for k0 in (0..k).step_by(k_slice) {
@@ -115,10 +121,15 @@ fn tiles(k: usize, n: usize, k_slice: usize, width: usize, bits: usize, blob: &[
                     for nl in 0..width {
                         for kk in 0..32 {
                             let (row, column) = (n0 + nt * width + nl, k0 + kt * 32 + kk);
-                            codes[row * k + column] = match bits {
-                                8 => blob[at + element] as i8,
-                                _ => nibble(blob[at + element / 2], element % 2),
-                            };
+                            let to = (row * k + column) * each;
+                            match bits {
+                                4 => codes[to] = nibble(blob[at + element / 2], element % 2),
+                                _ => {
+                                    for byte in 0..each {
+                                        codes[to + byte] = blob[at + element * each + byte] as i8;
+                                    }
+                                }
+                            }
                             element += 1;
                         }
                     }
@@ -178,7 +189,7 @@ impl Given {
     }
 
     fn four_bit(&self) -> bool {
-        !matches!(self.dtype, Dtype::Int8 | Dtype::RotatedInt8)
+        matches!(self.dtype, Dtype::O4n1 | Dtype::Int4 | Dtype::Int4AsInt8)
     }
 
     fn code(&self, n: usize, k: usize) -> i8 {
@@ -187,6 +198,9 @@ impl Given {
     }
 
     fn scales(&self) -> Vec<f32> {
+        if self.dtype == Dtype::Fp16 {
+            return Vec::new();
+        }
         (0..self.n * self.groups).map(|i| self.random(i) as f32 / 1e6).collect()
     }
 
@@ -203,7 +217,11 @@ impl Given {
             }
             return blob;
         }
-        let (k_slice, width, bits) = if self.four_bit() { (10752, 64, 4) } else { (1024, 32, 8) };
+        let (k_slice, width, bits) = match self.dtype {
+            Dtype::Fp16 => (2048, 16, 16),
+            _ if self.four_bit() => (10752, 64, 4),
+            _ => (1024, 32, 8),
+        };
         let mut blob = Vec::new();
         for n0 in (0..self.n).step_by(8192) {
             for k0 in (0..self.k).step_by(k_slice) {
@@ -215,6 +233,7 @@ impl Given {
                         match (bits, kk % 2) {
                             (4, 1) => *blob.last_mut().unwrap() |= code << 4,
                             (4, _) => blob.push(code & 15),
+                            (16, _) => blob.extend([code, code ^ 0x35]),
                             _ => blob.push(code),
                         }
                     }
@@ -230,10 +249,12 @@ impl Given {
             true => compact(&[code as u8 & 15], 1)[0],
             false => code,
         };
-        (0..self.n)
-            .flat_map(|n| (0..self.k).map(move |k| (n, k)))
-            .map(|(n, k)| value(self.code(n, k)))
-            .collect()
+        let cells = (0..self.n).flat_map(|n| (0..self.k).map(move |k| (n, k)));
+        let codes = cells.map(|(n, k)| value(self.code(n, k)));
+        match self.dtype {
+            Dtype::Fp16 => codes.flat_map(|code| [code, code ^ 0x35]).collect(),
+            _ => codes.collect(),
+        }
     }
 }
 
@@ -301,8 +322,13 @@ proptest! {
             prop_assert_eq!(&*entry.name, &format!("blk.{number}.weight"));
             prop_assert_eq!(entry.order() as usize, number);
             prop_assert_eq!(entry.error(), w.error);
-            prop_assert_eq!(entry.groups() as usize, if w.dtype == Dtype::O4n1 { 1 } else { w.groups });
-            prop_assert_eq!(pack.codes(entry).unwrap(), w.expected());
+            prop_assert_eq!(entry.groups() as usize, if w.dtype.is_rotated() { w.groups } else { 1 });
+            match w.dtype {
+                Dtype::Fp16 => prop_assert!(pack.codes(entry).is_err()),
+                _ => prop_assert_eq!(pack.codes(entry).unwrap(), w.expected()),
+            }
+            let rotation = [5, 6, 7].contains(&w.dtype.code()).then(|| 1 << w.k.trailing_zeros());
+            prop_assert_eq!(entry.rotation(), rotation);
             prop_assert_eq!(pack.scales(entry).unwrap(), w.scales());
         }
         for other in [2, 5, 7] {

@@ -239,8 +239,15 @@ fn half_floats() {
     let mut expected = vec![0; out.len()];
     ork_weights::tile::tile(&layout, &raw, &mut expected).unwrap();
     assert_eq!(out, expected);
-    let error = encode(&rows, &recipe, &mut out, &mut []).unwrap_err();
-    assert_eq!(error, QuantiseError::NotStored { tier: Tier::Fp16 });
+    let mut blob = vec![0; blob_bytes(Tier::Fp16, k, n).unwrap() as usize];
+    encode(&rows, &recipe, &mut blob, &mut []).unwrap();
+    assert_eq!(blob, out);
+
+    let large = 70_000f32.to_le_bytes().repeat(32 * 16);
+    let rows = Rows::new(TensorType::F32, 32, 16, &large).unwrap();
+    let error = quantise(&rows, &recipe, &mut [0; 4096], &mut []).unwrap_err();
+    assert_eq!(error, QuantiseError::NotFinite { channel: 0 });
+    assert!(error.to_string().contains("choose another tier than fp16"), "{error}");
 }
 
 /// Bytes, scales and quality of an encoding on `threads` threads.

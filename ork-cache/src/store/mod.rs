@@ -158,9 +158,10 @@ impl Store {
         tier: Tier,
         pack: Option<PackWriter>,
     ) -> Result<Store, StoreError> {
-        let Some(dtype) = tier.dtype().filter(|d| *d == Dtype::Int8) else {
+        let dtype = tier.dtype();
+        if dtype != Dtype::Int8 {
             return Err(StoreError::Build(tier));
-        };
+        }
         let mut items = Vec::with_capacity(model.weights().len());
         for weight in model.weights() {
             let layout = tier.layout(weight.k, weight.n);

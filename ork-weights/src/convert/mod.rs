@@ -35,7 +35,7 @@ pub use report::{Report, WeightReport};
 
 use crate::model::{Model, ModelError, Weight};
 use crate::pack::{PackError, PackWriter, WriterOptions};
-use crate::quantise::{QuantiseError, Tier, blob_bytes, blob_scales};
+use crate::quantise::{Tier, blob_bytes, blob_scales};
 use stage::{Stage, Work};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -114,8 +114,9 @@ pub struct Progress<'a> {
 /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
 /// # Shape::tiny().write(file.as_file())?;
 /// let model = Model::open(file.path(), &OpenOptions::default())?;
-/// // Nothing is written: no pack holds half floats.
-/// let options = Options { tiers: TierChoice::fixed(Tier::Fp16), ..Default::default() };
+/// // Nothing is written: groups of 96 do not divide 256 inputs.
+/// let tiers = TierChoice::fixed(Tier::Int4 { group: Some(96) });
+/// let options = Options { tiers, ..Default::default() };
 /// let folder = tempfile::tempdir()?;
 /// let error = convert(&model, folder.path().join("m.orkpack"), &options, |_| {}).unwrap_err();
 /// assert!(matches!(error, ConvertError::Model(_)));
@@ -213,9 +214,11 @@ pub fn convert(
 fn plan<'a>(model: &'a Model, options: &Options<'_>) -> Result<Vec<Work<'a>>, ModelError> {
     let work = |weight: &'a Weight| {
         let tier = options.tiers.of(model, weight);
-        let sized = blob_bytes(tier, weight.k, weight.n).and_then(|blob| {
-            let dtype = tier.dtype().ok_or(QuantiseError::NotStored { tier })?;
-            Ok(Work { weight, tier, dtype, blob, scales: blob_scales(tier, weight.k, weight.n) })
+        let sized = blob_bytes(tier, weight.k, weight.n).map(|blob| Work {
+            weight,
+            tier,
+            blob,
+            scales: blob_scales(tier, weight.k, weight.n),
         });
         sized.map_err(ModelError::quantise(&weight.name))
     };

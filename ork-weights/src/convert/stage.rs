@@ -3,7 +3,7 @@
 use super::report::WeightReport;
 use super::{ConvertError, Options};
 use crate::model::{Model, ModelError, Weight};
-use crate::pack::{Dtype, PackError, PackWriter, WeightHeader, o4n1_header};
+use crate::pack::{PackError, PackWriter, WeightHeader, o4n1_header};
 use crate::pieces::{parts, pieces, place_scales};
 use crate::quantise::{Quality, Recipe, Tier, blob_bytes, blob_scales, encode};
 use std::ops::Range;
@@ -16,7 +16,6 @@ const IN_FLIGHT: usize = 32 << 20;
 pub(super) struct Work<'a> {
     pub(super) weight: &'a Weight,
     pub(super) tier: Tier,
-    pub(super) dtype: Dtype,
     /// Bytes of the blob.
     pub(super) blob: u64,
     /// Scales beside it.
@@ -30,7 +29,7 @@ impl Work<'_> {
 
     fn header(&self) -> WeightHeader<'_> {
         let Weight { name, k, n, .. } = self.weight;
-        WeightHeader { name, k: *k, n: *n, dtype: self.dtype }
+        WeightHeader { name, k: *k, n: *n, dtype: self.tier.dtype() }
     }
 }
 

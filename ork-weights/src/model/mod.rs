@@ -427,7 +427,7 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// As [`Model::quantise`]; a tier that no pack stores.
+    /// As [`Model::quantise`].
     pub fn encode(
         &self,
         weight: &Weight,

@@ -5,7 +5,8 @@ use rknpu_sys::layout::Precision;
 /// How a weight is stored and computed: the `dtype` field of an index entry.
 ///
 /// The numbers are the format's; 0 appears in some late packs and is read as [`Dtype::Int8`] when the
-/// blob has exactly the size that int8 gives.
+/// blob has exactly the size that int8 gives. Those from 256 on are this library's: readers of the C
+/// project, which look for the forms they know, pass such weights over.
 ///
 /// ```
 /// use ork_weights::pack::Dtype;
@@ -27,19 +28,21 @@ pub enum Dtype {
     RotatedInt8,
     /// The bytes of [`Dtype::Int4`], inflated to int8 on load.
     Int4AsInt8,
+    /// Half floats, tiled; no scales.
+    Fp16,
 }
 
 impl Dtype {
     /// Every storage form.
-    pub const ALL: [Dtype; 5] =
-        [Dtype::Int8, Dtype::O4n1, Dtype::Int4, Dtype::RotatedInt8, Dtype::Int4AsInt8];
+    pub const ALL: [Dtype; 6] =
+        [Dtype::Int8, Dtype::O4n1, Dtype::Int4, Dtype::RotatedInt8, Dtype::Int4AsInt8, Dtype::Fp16];
 
     /// The number in an index entry.
     ///
     /// ```
     /// use ork_weights::pack::Dtype;
     ///
-    /// assert_eq!(Dtype::ALL.map(Dtype::code), [1, 4, 5, 6, 7]);
+    /// assert_eq!(Dtype::ALL.map(Dtype::code), [1, 4, 5, 6, 7, 256]);
     /// ```
     pub const fn code(self) -> u32 {
         match self {
@@ -48,6 +51,7 @@ impl Dtype {
             Dtype::Int4 => 5,
             Dtype::RotatedInt8 => 6,
             Dtype::Int4AsInt8 => 7,
+            Dtype::Fp16 => 256,
         }
     }
 
@@ -66,6 +70,7 @@ impl Dtype {
             5 => Some(Dtype::Int4),
             6 => Some(Dtype::RotatedInt8),
             7 => Some(Dtype::Int4AsInt8),
+            256 => Some(Dtype::Fp16),
             _ => None,
         }
     }
@@ -83,6 +88,7 @@ impl Dtype {
     pub const fn loaded(self) -> Precision {
         match self {
             Dtype::Int4 => Precision::Int4,
+            Dtype::Fp16 => Precision::Fp16,
             _ => Precision::Int8,
         }
     }
@@ -98,6 +104,7 @@ impl Dtype {
         match self {
             Dtype::Int8 | Dtype::RotatedInt8 => Some(Precision::Int8),
             Dtype::Int4 | Dtype::Int4AsInt8 => Some(Precision::Int4),
+            Dtype::Fp16 => Some(Precision::Fp16),
             Dtype::O4n1 => None,
         }
     }
@@ -121,7 +128,7 @@ impl Dtype {
     /// assert!(Dtype::Int8.is_plain() && !Dtype::O4n1.is_plain());
     /// ```
     pub const fn is_plain(self) -> bool {
-        matches!(self, Dtype::Int8 | Dtype::Int4 | Dtype::RotatedInt8)
+        matches!(self, Dtype::Int8 | Dtype::Int4 | Dtype::RotatedInt8 | Dtype::Fp16)
     }
 
     /// Name for people.
@@ -138,6 +145,7 @@ impl Dtype {
             Dtype::Int4 => "int4",
             Dtype::RotatedInt8 => "rotated-int8",
             Dtype::Int4AsInt8 => "int4-as-int8",
+            Dtype::Fp16 => "fp16",
         }
     }
 }

@@ -5,6 +5,7 @@ use std::ops::Range;
 use rknpu_sys::layout::{Layout, PAGE};
 
 use super::Dtype;
+use crate::quantise::block_of;
 
 /// A range of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,8 +74,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Layout of what [`Pack::load_into`](super::Pack::load_into) writes: int4 for [`Dtype::Int4`],
-    /// int8 for all others.
+    /// Layout of what [`Pack::load_into`](super::Pack::load_into) writes, in [`Dtype::loaded`].
     ///
     /// ```
     /// use ork_weights::pack::Pack;
@@ -140,7 +140,8 @@ impl Entry {
         start.saturating_add(stamp).min(end)..end
     }
 
-    /// Bytes of the file that hold the scales beside the blob; empty for [`Dtype::O4n1`].
+    /// Bytes of the file that hold the scales beside the blob; empty for [`Dtype::O4n1`] and
+    /// [`Dtype::Fp16`].
     ///
     /// ```
     /// use ork_weights::pack::Pack;
@@ -239,6 +240,24 @@ impl Entry {
     /// ```
     pub fn groups(&self) -> u32 {
         ((self.scales.bytes / 4) as u32).checked_div(self.n).unwrap_or(1).max(1)
+    }
+
+    /// Values of a block of the Hadamard transform that the weight was rotated by, and activations must
+    /// be: the largest power of two that divides K. `None` for forms that are not rotated.
+    ///
+    /// ```
+    /// use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// let path = folder.path().join("small.orkpack");
+    /// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// writer.add("w", 96, 64, Dtype::RotatedInt8, &[1; 8192], &[0.5; 64])?;
+    /// writer.finish()?;
+    /// assert_eq!(Pack::open(&path)?.entries()[0].rotation(), Some(32));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn rotation(&self) -> Option<u32> {
+        self.dtype.is_rotated().then(|| block_of(self.k))
     }
 
     /// Relative RMS error of the codes against the source weight, where the packer measured it.

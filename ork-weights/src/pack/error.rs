@@ -387,6 +387,27 @@ pub enum PackError {
         /// How it differs from what is to be written.
         what: String,
     },
+    /// A weight that was rotated by other blocks than this library rotates activations by.
+    #[error(
+        "weight {name:?} was rotated in blocks of {rotation}, {} are known: convert the model again, or use a newer ork",
+        known.map_or("none".into(), |block| format!("blocks of {block}"))
+    )]
+    Rotation {
+        /// The weight.
+        name: Box<str>,
+        /// The block in the pack.
+        rotation: u32,
+        /// The block that K and the form give; `None` for a form that is not rotated.
+        known: Option<u32>,
+    },
+    /// Codes were asked of a weight that has none.
+    #[error("weight {name:?} is kept as {dtype}, which has values and no codes: load its tiles")]
+    NoCodes {
+        /// The weight.
+        name: Box<str>,
+        /// Its form.
+        dtype: super::Dtype,
+    },
     /// An interrupted conversion of something else stands at the target.
     #[error("{} is an interrupted conversion of {what}: start over with --replace (ork convert, ork upgrade), or choose another target", path.display())]
     PartialDiffers {

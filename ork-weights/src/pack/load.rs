@@ -6,6 +6,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 use rknpu_sys::layout::{Layout, Precision};
 
+use super::Dtype;
 use super::entry::Entry;
 use super::error::{PackError, Part, Result};
 use super::format::bytes::floats;
@@ -121,7 +122,8 @@ impl<S: Source> Pack<S> {
         Ok(())
     }
 
-    /// Scales of a weight: one per channel, or `[group][channel]` for [`Entry::groups`] groups along K.
+    /// Scales of a weight: one per channel, or `[group][channel]` for [`Entry::groups`] groups along K;
+    /// none for half floats.
     ///
     /// ```
     /// use ork_weights::pack::Pack;
@@ -169,8 +171,11 @@ impl<S: Source> Pack<S> {
     /// ```
     ///
     /// # Errors
-    /// As [`Pack::load_into`].
+    /// As [`Pack::load_into`]; [`PackError::NoCodes`] for half floats.
     pub fn codes(&self, entry: &Entry) -> Result<Vec<i8>> {
+        if entry.dtype == Dtype::Fp16 {
+            return Err(PackError::NoCodes { name: entry.name.clone(), dtype: entry.dtype });
+        }
         self.source.check()?;
         self.check_stamp(entry)?;
         let codebook = self.codebook(entry)?;

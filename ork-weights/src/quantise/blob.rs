@@ -15,7 +15,7 @@ use rknpu_sys::layout::{Layout, Precision};
 /// ```
 ///
 /// # Errors
-/// [`QuantiseError::NotStored`], [`QuantiseError::Layout`], [`QuantiseError::Group`].
+/// [`QuantiseError::Layout`], [`QuantiseError::Group`].
 pub fn blob_bytes(tier: Tier, k: u32, n: u32) -> Result<u64, QuantiseError> {
     let layout = stored_layout(tier, k, n)?;
     Ok(match tier.codebook() {
@@ -89,9 +89,8 @@ pub fn encode(
 /// Layout of the tiles on disk; for a compact blob, that of what it inflates to.
 pub(crate) fn stored_layout(tier: Tier, k: u32, n: u32) -> Result<Layout, QuantiseError> {
     let loaded = tier.layout(k, n)?;
-    match (tier, tier.dtype()) {
-        (_, None) => Err(QuantiseError::NotStored { tier }),
-        (Tier::Int4AsInt8 { .. }, _) => Ok(Layout::new(k, n, Precision::Int4)?),
+    match tier {
+        Tier::Int4AsInt8 { .. } => Ok(Layout::new(k, n, Precision::Int4)?),
         _ => Ok(loaded),
     }
 }

@@ -120,17 +120,13 @@ pub enum QuantiseError {
     /// K or N does not tile.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// A weight that is NaN or infinite.
-    #[error("channel {channel} holds a value that is not finite: the model file is damaged")]
+    /// A weight that is NaN or infinite, or in fp16 above 65,504.
+    #[error(
+        "channel {channel} holds a value that is not finite, or none as a half float: choose another tier than fp16, or, if that is not the cause, the model file is damaged"
+    )]
     NotFinite {
         /// The output channel.
         channel: usize,
-    },
-    /// A tier no pack can hold.
-    #[error("tier {tier} has no place in an .orkpack: choose another, or quantise for a device")]
-    NotStored {
-        /// The tier.
-        tier: Tier,
     },
     /// A buffer of another length.
     #[error("the {buffer} holds {length}, {expected} are needed")]

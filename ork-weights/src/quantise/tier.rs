@@ -41,27 +41,27 @@ pub enum Tier {
         /// Values of a scale group.
         group: Option<u32>,
     },
-    /// Half floats. No `.orkpack` holds them; for weights that go straight to a device.
+    /// Half floats of the values, and of the activations: the exact one.
     Fp16,
 }
 
 impl Tier {
-    /// How a pack stores it; `None` for [`Tier::Fp16`], which it cannot.
+    /// How a pack stores it.
     ///
     /// ```
     /// use ork_weights::{pack::Dtype, quantise::Tier};
     ///
-    /// assert_eq!(Tier::Nf4.dtype(), Some(Dtype::O4n1)); // the codebook stands in the blob
-    /// assert_eq!(Tier::Fp16.dtype(), None);
+    /// assert_eq!(Tier::Nf4.dtype(), Dtype::O4n1); // the codebook stands in the blob
+    /// assert_eq!(Tier::Fp16.dtype(), Dtype::Fp16);
     /// ```
-    pub const fn dtype(self) -> Option<Dtype> {
+    pub const fn dtype(self) -> Dtype {
         match self {
-            Tier::Int8 => Some(Dtype::Int8),
-            Tier::O4n1 | Tier::Nf4 => Some(Dtype::O4n1),
-            Tier::Int4 { .. } => Some(Dtype::Int4),
-            Tier::RotatedInt8 { .. } => Some(Dtype::RotatedInt8),
-            Tier::Int4AsInt8 { .. } => Some(Dtype::Int4AsInt8),
-            Tier::Fp16 => None,
+            Tier::Int8 => Dtype::Int8,
+            Tier::O4n1 | Tier::Nf4 => Dtype::O4n1,
+            Tier::Int4 { .. } => Dtype::Int4,
+            Tier::RotatedInt8 { .. } => Dtype::RotatedInt8,
+            Tier::Int4AsInt8 { .. } => Dtype::Int4AsInt8,
+            Tier::Fp16 => Dtype::Fp16,
         }
     }
 
@@ -74,11 +74,7 @@ impl Tier {
     /// assert_eq!(Tier::O4n1.precision(), Precision::Int8); // four bits on disk, eight to the NPU
     /// ```
     pub const fn precision(self) -> Precision {
-        match self {
-            Tier::Fp16 => Precision::Fp16,
-            Tier::Int4 { .. } => Precision::Int4,
-            _ => Precision::Int8,
-        }
+        self.dtype().loaded()
     }
 
     /// Layout of what the NPU reads of a K × N weight.
@@ -146,7 +142,7 @@ impl Tier {
     /// assert_eq!(activations, [0.5; 4]);
     /// ```
     pub const fn is_rotated(self) -> bool {
-        self.may_group()
+        self.dtype().is_rotated()
     }
 
     /// Bits of a stored code.

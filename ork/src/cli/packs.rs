@@ -18,7 +18,7 @@ use ork_weights::model::Read;
 /// ```
 #[derive(Args, Clone, Debug, Default)]
 pub struct QuantiseArgs {
-    /// Storage of every weight: int8, o4n1, nf4, int4, rotated-int8, int4-as-int8, or source, which goes by the bits of the model's values. Groups of scales as in int4:128.
+    /// Storage of every weight: int8, o4n1, nf4, int4, rotated-int8, int4-as-int8, fp16, or source, which goes by the bits of the model's values. Groups of scales as in int4:128.
     #[arg(long, value_name = "TIER")]
     pub tier: Option<String>,
     /// Storage by name: PATTERN=TIER, where * stands for anything; the first that fits counts.

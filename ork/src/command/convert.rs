@@ -80,8 +80,7 @@ pub(super) fn run(args: &ConvertArgs, report: Report) -> Result<()> {
 fn failed(error: ConvertError, args: &ConvertArgs, target: &Path) -> Error {
     let path = match &error {
         ConvertError::Model(ModelError::Quantise {
-            source: QuantiseError::Group { .. } | QuantiseError::NotStored { .. },
-            ..
+            source: QuantiseError::Group { .. }, ..
         }) => return Error::Usage(error.to_string()),
         ConvertError::Model(_) => &args.model,
         ConvertError::Imatrix { path, .. } => path,

@@ -31,11 +31,11 @@ pub(crate) fn full_k_bytes(k: u32, n: u32) -> u64 {
     u64::from(n / N_SLICE) * padded(N_SLICE) + if last == 0 { 0 } else { padded(last) }
 }
 
-/// Whether a scale count fits: none outside a compact blob, one per channel for int8, one per channel
+/// Whether a scale count fits: none beside a compact blob or half floats, one per channel for int8, one per channel
 /// or per group of K and channel for the rotated forms.
 pub(crate) fn scale_count_fits(count: u32, k: u32, n: u32, dtype: Dtype) -> bool {
     match dtype {
-        Dtype::O4n1 => count == 0,
+        Dtype::O4n1 | Dtype::Fp16 => count == 0,
         Dtype::Int8 => count == n,
         Dtype::Int4 | Dtype::RotatedInt8 | Dtype::Int4AsInt8 => {
             let groups = count / n;

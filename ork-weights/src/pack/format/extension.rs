@@ -98,7 +98,7 @@ pub(crate) fn encode(extension: &Extension, entries: &[Entry], index: &[u8]) -> 
         out.extend(sums.blob.to_le_bytes());
         out.extend(sums.scales.to_le_bytes());
         out.extend(entry.error.unwrap_or(0.0).to_le_bytes());
-        out.extend([0; 4]);
+        out.extend(entry.rotation().unwrap_or(0).to_le_bytes());
     }
     let sum = xxh3_64(&out);
     out.extend(sum.to_le_bytes());
@@ -167,7 +167,12 @@ pub(crate) fn parse(
     }
     for entry in entries.iter_mut() {
         let row = (|| Some((at.u64()?, at.u64()?, at.f32()?, at.u32()?)))();
-        let (blob, scales, error, _) = row.ok_or_else(short)?;
+        let (blob, scales, error, rotation) = row.ok_or_else(short)?;
+        // Rows of earlier packers leave the block to the rule. Another one would be misread.
+        let known = entry.rotation();
+        if rotation != 0 && Some(rotation) != known {
+            return Err(PackError::Rotation { name: entry.name.clone(), rotation, known });
+        }
         entry.checksums = Some(Checksums { blob, scales });
         if error.is_finite() && error > 0.0 {
             entry.error = Some(error);
