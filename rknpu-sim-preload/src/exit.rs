@@ -21,12 +21,12 @@ struct Document<'a> {
     report: &'a Report,
 }
 
-/// The report as text.
-struct Text<'a>(&'a Config, &'a Report, Leaks);
+/// The report as text, with whether something is wrong.
+struct Text<'a>(&'a Config, &'a Report, Leaks, bool);
 
 impl fmt::Display for Text<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Text(config, report, leaks) = self;
+        let Text(config, report, leaks, bad) = self;
         let line = "rknpu-sim:";
         writeln!(f, "{line} driver {}, {}", config.version, mode(config))?;
         write!(f, "{line} calls:")?;
@@ -79,7 +79,11 @@ impl fmt::Display for Text<'_> {
         } else {
             writeln!(f, "{line} left behind: nothing")?;
         }
-        let verdict = if report.is_clean() { "clean" } else { "not clean" };
+        let verdict = match (bad, report.is_clean()) {
+            (false, _) => "clean",
+            (true, true) => "not clean: something was left behind",
+            (true, false) => "not clean",
+        };
         writeln!(f, "{line} verdict: {verdict}")
     }
 }
@@ -94,17 +98,18 @@ fn mode(config: &Config) -> &'static str {
 /// Writes the report where the settings say, and returns the exit status that they ask for.
 pub(crate) fn report(settings: &Settings, report: &Report) -> Option<u8> {
     let leaks = report.leaks();
+    let bad = !report.is_clean() || (settings.count_leaks && leaks != Leaks::default());
     let text = if settings.json {
         let document = Document {
             driver: settings.config.version.to_string(),
             mode: mode(&settings.config),
-            clean: report.is_clean(),
+            clean: !bad,
             leaks,
             report,
         };
         serde_json::to_string(&document).unwrap_or_default() + "\n"
     } else {
-        Text(&settings.config, report, leaks).to_string()
+        Text(&settings.config, report, leaks, bad).to_string()
     };
     match &settings.report {
         Destination::Nowhere => {}
@@ -118,6 +123,5 @@ pub(crate) fn report(settings: &Settings, report: &Report) -> Option<u8> {
             }
         }
     }
-    let bad = !report.is_clean() || (settings.count_leaks && leaks != Leaks::default());
     settings.exit.filter(|_| bad)
 }

@@ -9,7 +9,7 @@
 #![allow(unreachable_pub, reason = "the loader reaches them")]
 
 use std::any::Any;
-use std::ffi::{c_int, c_uint, c_ulong, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use rustix::io::Errno;
 
 use crate::nodes::Place;
 use crate::process::{Behind, Process, process};
-use crate::real;
+use crate::real::{self, Texts};
 use crate::settings::Hazards;
 
 /// `DMA_HEAP_IOCTL_ALLOC`.
@@ -247,6 +247,7 @@ unsafe fn device(
                 process.given_out(fence);
             }
             if flags.contains(JobFlags::NONBLOCK) {
+                process.tell_of_polling();
                 // What the program does next may be to free what the job uses.
                 process.machine().settle();
             }
@@ -425,6 +426,88 @@ macro_rules! fstat {
     )+};
 }
 fstat!(fstat, fstat64);
+
+/// Defines the names of `_exit`.
+macro_rules! leave {
+    ($($name:ident),+) => {$(
+        /// `_exit(2)`, which runs no exit handler: what is left behind is said here.
+        ///
+        /// # Safety
+        /// As `_exit(2)`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(status: c_int) -> ! {
+            let asked = guarded(|| process().and_then(Process::report));
+            real::leave(asked.map_or(status, c_int::from))
+        }
+    )+};
+}
+leave!(_exit, _Exit);
+
+/// Defines functions that replace the process by another program, by which it ends.
+macro_rules! exec {
+    ($(fn $name:ident($($argument:ident: $kind:ty),+);)+) => {$(
+        /// `execve(2)` and its relatives: what is left behind is said before.
+        ///
+        /// # Safety
+        /// As `execve(2)`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $kind),+) -> c_int {
+            book(|| {
+                process().and_then(Process::report);
+            });
+            // SAFETY: the caller's arguments, passed on.
+            let failed = unsafe { real::$name($($argument),+) };
+            book(|| process().into_iter().for_each(Process::goes_on));
+            failed
+        }
+    )+};
+}
+exec! {
+    fn execv(path: *const c_char, arguments: Texts);
+    fn execvp(path: *const c_char, arguments: Texts);
+    fn execve(path: *const c_char, arguments: Texts, variables: Texts);
+    fn execvpe(path: *const c_char, arguments: Texts, variables: Texts);
+    fn fexecve(fd: c_int, arguments: Texts, variables: Texts);
+}
+
+/// Names and functions of a list of hooks.
+macro_rules! hooks {
+    ($($name:ident),+ $(,)?) => {
+        /// The functions of this file that stand in front of the C library's.
+        pub(crate) fn all() -> impl Iterator<Item = crate::real::Hook> {
+            [$((concat!(stringify!($name), "\0"), $name as *const c_void)),+]
+                .into_iter()
+                .filter_map(|(name, function)| {
+                    let name = std::ffi::CStr::from_bytes_with_nul(name.as_bytes()).ok()?;
+                    Some(crate::real::Hook { name, function })
+                })
+        }
+    };
+}
+pub(crate) use hooks;
+hooks!(
+    close,
+    close_range,
+    dup,
+    dup2,
+    dup3,
+    fcntl,
+    fcntl64,
+    ioctl,
+    mmap,
+    mmap64,
+    munmap,
+    mremap,
+    fstat,
+    fstat64,
+    _exit,
+    _Exit,
+    execv,
+    execvp,
+    execve,
+    execvpe,
+    fexecve,
+);
 
 /// Run by the loader before the program's own constructors, so that what is registered then runs last
 /// at its exit.

@@ -2,9 +2,9 @@
 
 use std::ffi::c_int;
 
-use crate::process::{install, process};
+use crate::process::{Process, install, process};
+use crate::real;
 use crate::settings::Settings;
-use crate::{exit, real};
 
 /// Exit status of a process whose settings cannot be used.
 const BAD_SETTINGS: c_int = 2;
@@ -33,9 +33,7 @@ extern "C" fn forked() {
 }
 
 extern "C" fn ended() {
-    let Some(process) = process() else { return };
-    let Some(machine) = process.used() else { return };
-    let status = exit::report(&process.settings, &machine.report());
+    let status = process().and_then(Process::report);
     if let Some(status) = status {
         // All other exit handlers have run, and the status cannot be changed otherwise any more.
         real::exit_now(status.into());

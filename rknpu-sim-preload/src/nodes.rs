@@ -31,7 +31,7 @@ const DRM_MAJOR: u32 = 226;
 const HEAP: (u32, u32) = (250, 0);
 
 /// Every simulated path. The numbers are those that RK3588 boards usually show.
-const PLACES: [(&str, Place); 26] = [
+const PLACES: [(&str, Place); 29] = [
     ("/dev/dri/card1", Place::Card),
     ("/dev/dri/renderD129", Place::Render),
     ("/dev/dri/by-path/platform-fdab0000.npu-card", Place::Card),
@@ -58,10 +58,13 @@ const PLACES: [(&str, Place); 26] = [
     ("/sys/class/devfreq/fdab0000.npu/available_frequencies", Place::Text(Text::Frequency)),
     ("/sys/class/devfreq/fdab0000.npu/governor", Place::Text(Text::Governor)),
     ("/sys/class/devfreq/dmc/load", Place::Text(Text::DevfreqLoad)),
+    ("/sys/class/devfreq/dmc/governor", Place::Text(Text::MemoryGovernor)),
+    ("/proc/device-tree/compatible", Place::Text(Text::Compatible)),
+    ("/sys/firmware/devicetree/base/compatible", Place::Text(Text::Compatible)),
 ];
 
 /// Directories of these places.
-const DIRECTORIES: [&str; 7] = [
+const DIRECTORIES: [&str; 8] = [
     "/dev/dri",
     "/dev/dri/by-path",
     "/dev/dma_heap",
@@ -69,11 +72,12 @@ const DIRECTORIES: [&str; 7] = [
     "/proc/rknpu",
     "/sys/class/devfreq",
     "/sys/class/devfreq/fdab0000.npu",
+    "/sys/class/devfreq/dmc",
 ];
 
 /// What stands at `path`, if it is simulated. Relative paths never are.
 pub(crate) fn find(path: &[u8]) -> Option<Place> {
-    let ours = [&b"/dev/d"[..], b"/sys/", b"/proc/r"];
+    let ours = [&b"/dev/d"[..], b"/sys/", b"/proc/r", b"/proc/d"];
     if !ours.iter().any(|prefix| path.starts_with(prefix)) {
         return None;
     }

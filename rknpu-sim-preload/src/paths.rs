@@ -5,7 +5,7 @@
 
 #![allow(unreachable_pub, reason = "the loader reaches them")]
 
-use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use rustix::io::Errno;
 
@@ -342,3 +342,79 @@ pub unsafe extern "C" fn closedir(stream: *mut libc::DIR) -> c_int {
     // SAFETY: the caller's argument, passed on.
     unsafe { real::closedir(stream) }
 }
+
+/// Defines the names of `getxattr`.
+macro_rules! getxattr {
+    ($($name:ident),+) => {$(
+        /// `getxattr(2)`: a simulated place has no attributes.
+        ///
+        /// # Safety
+        /// As `getxattr(2)`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            path: *const c_char,
+            name: *const c_char,
+            out: *mut c_void,
+            room: usize,
+        ) -> isize {
+            // SAFETY: `path` is what the caller gave to `getxattr`.
+            match unsafe { shown(path) } {
+                Some(_) => answer(-1, || Err(Errno::NODATA)),
+                // SAFETY: the caller's arguments, passed on.
+                None => unsafe { real::$name(path, name, out, room) },
+            }
+        }
+    )+};
+}
+getxattr!(getxattr, lgetxattr);
+
+/// Defines the names of `listxattr`.
+macro_rules! listxattr {
+    ($($name:ident),+) => {$(
+        /// `listxattr(2)`: a simulated place has no attributes.
+        ///
+        /// # Safety
+        /// As `listxattr(2)`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(path: *const c_char, out: *mut c_char, room: usize) -> isize {
+            // SAFETY: `path` is what the caller gave to `listxattr`.
+            match unsafe { shown(path) } {
+                Some(_) => 0,
+                // SAFETY: the caller's arguments, passed on.
+                None => unsafe { real::$name(path, out, room) },
+            }
+        }
+    )+};
+}
+listxattr!(listxattr, llistxattr);
+
+crate::hooks::hooks!(
+    open,
+    open64,
+    __open_2,
+    __open64_2,
+    openat,
+    openat64,
+    __openat_2,
+    __openat64_2,
+    fopen,
+    fopen64,
+    stat,
+    stat64,
+    lstat,
+    lstat64,
+    fstatat,
+    fstatat64,
+    statx,
+    access,
+    faccessat,
+    opendir,
+    readdir,
+    readdir64,
+    rewinddir,
+    closedir,
+    getxattr,
+    lgetxattr,
+    listxattr,
+    llistxattr,
+);

@@ -3,14 +3,16 @@
 //! Nothing here is unsafe but what callers promise in turn to `File::ioctl`; the C side is in `hooks`.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use rknpu_sim::config::Mode;
 use rknpu_sim::{File, Machine, Node, Reservation};
 use rustix::fd::{AsFd, IntoRawFd, OwnedFd};
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 
+use crate::exit;
 use crate::listing::Listings;
 use crate::nodes::Place;
 use crate::ranges::Ranges;
@@ -36,8 +38,12 @@ pub(crate) struct Process {
     pub(crate) ranges: Ranges<Reservation>,
     pub(crate) listings: Listings,
     machine: OnceLock<Machine>,
-    /// Whether this process, rather than one that it was forked from, used the device.
-    used: AtomicBool,
+    /// The process that used the device last: a child of fork, or of vfork, which shares this memory, is
+    /// another. 0 for none.
+    user: AtomicU32,
+    reported: AtomicBool,
+    /// Whether the program was told what strict mode does not show of NONBLOCK jobs.
+    told: AtomicBool,
 }
 
 static PROCESS: OnceLock<Process> = OnceLock::new();
@@ -50,15 +56,18 @@ pub(crate) fn process() -> Option<&'static Process> {
 /// Sets the library up, once.
 pub(crate) fn install(settings: Settings) {
     let (table, ranges, listings) = (Table::new(), Ranges::new(), Listings::default());
-    let (machine, used) = (OnceLock::new(), AtomicBool::new(false));
+    let machine = OnceLock::new();
+    let (user, reported, told) =
+        (AtomicU32::new(0), AtomicBool::new(false), AtomicBool::new(false));
+    let process = Process { settings, table, ranges, listings, machine, user, reported, told };
     // A second set-up would change nothing, and there is none.
-    let _ = PROCESS.set(Process { settings, table, ranges, listings, machine, used });
+    let _ = PROCESS.set(process);
 }
 
 impl Process {
     /// The machine, booted when it is first used.
     pub(crate) fn machine(&self) -> &Machine {
-        self.used.store(true, Ordering::Relaxed);
+        self.user.store(std::process::id(), Ordering::Relaxed);
         self.machine.get_or_init(|| {
             let machine = Machine::new(self.settings.config.clone());
             for fault in &self.settings.faults {
@@ -68,14 +77,37 @@ impl Process {
         })
     }
 
-    /// The machine, if this process has used it.
-    pub(crate) fn used(&self) -> Option<&Machine> {
-        self.machine.get().filter(|_| self.used.load(Ordering::Relaxed))
+    /// Makes the report of this process if it has used the device, once; and the exit status that the
+    /// settings ask for.
+    pub(crate) fn report(&self) -> Option<u8> {
+        let ours = self.user.load(Ordering::Relaxed) == std::process::id();
+        let machine = self.machine.get().filter(|_| ours)?;
+        if self.reported.swap(true, Ordering::Relaxed) {
+            return None;
+        }
+        exit::report(&self.settings, &machine.report())
     }
 
-    /// After a fork, in the child: what was used so far was used by the parent.
+    /// After a fork, in the child: the report so far was the parent's.
     pub(crate) fn forked(&self) {
-        self.used.store(false, Ordering::Relaxed);
+        self.reported.store(false, Ordering::Relaxed);
+    }
+
+    /// The process goes on, after it seemed to be at its end.
+    pub(crate) fn goes_on(&self) {
+        self.reported.store(false, Ordering::Relaxed);
+    }
+
+    /// Says once what strict mode does not show of a NONBLOCK job.
+    pub(crate) fn tell_of_polling(&self) {
+        let strict = self.settings.config.mode == Mode::Strict;
+        if strict && !self.told.swap(true, Ordering::Relaxed) {
+            eprintln!(
+                "rknpu-sim: note: a NONBLOCK job in strict mode: its results are seen after MEM_SYNC \
+                 FROM_DEVICE only; cache maintenance by instructions (dc civac, dc cvac) is not \
+                 simulated, so that a program which polls for results with it has to run in fast mode"
+            );
+        }
     }
 
     /// `open(2)` of a simulated place.
@@ -95,7 +127,10 @@ impl Process {
                 return Ok(stand_in("rknpu-sim-text", contents.as_bytes(), cloexec)?.into_raw_fd());
             }
         };
-        self.book(stand_in("rknpu-sim-node", &[], cloexec)?, behind)
+        let node = stand_in("rknpu-sim-node", &[], cloexec)?;
+        // Who maps it past this library is refused at once, and not stopped by a signal later.
+        fcntl_add_seals(&node, SealFlags::WRITE)?;
+        self.book(node, behind)
     }
 
     /// Gives a descriptor to the program, with what is behind it.
@@ -162,7 +197,7 @@ impl Process {
 /// A real file to stand behind a simulated one, holding `contents`, at its start.
 fn stand_in(name: &str, contents: &[u8], cloexec: bool) -> Result<OwnedFd, Errno> {
     let flags = if cloexec { MemfdFlags::CLOEXEC } else { MemfdFlags::empty() };
-    let fd = memfd_create(name, flags)?;
+    let fd = memfd_create(name, flags | MemfdFlags::ALLOW_SEALING)?;
     let mut rest = contents;
     let mut at = 0;
     while !rest.is_empty() {

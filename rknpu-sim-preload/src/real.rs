@@ -1,6 +1,9 @@
-//! The functions that this library stands in front of: the next ones of their names.
+//! The functions that this library stands in front of: the next ones of their names, and the search
+//! for names.
 
-use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
+#![allow(unreachable_pub, reason = "the loader reaches them")]
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// Declares each function with the address of its next namesake, looked up once, and with what to
@@ -55,6 +58,13 @@ type OpenDir = unsafe extern "C" fn(*const c_char) -> *mut libc::DIR;
 type ReadDir = unsafe extern "C" fn(*mut libc::DIR) -> *mut libc::dirent;
 type RewindDir = unsafe extern "C" fn(*mut libc::DIR);
 type CloseDir = unsafe extern "C" fn(*mut libc::DIR) -> c_int;
+type GetAttribute = unsafe extern "C" fn(*const c_char, *const c_char, *mut c_void, usize) -> isize;
+type ListAttributes = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> isize;
+type Exit = unsafe extern "C" fn(c_int);
+pub(crate) type Texts = *const *const c_char;
+type Exec = unsafe extern "C" fn(*const c_char, Texts) -> c_int;
+type ExecWith = unsafe extern "C" fn(*const c_char, Texts, Texts) -> c_int;
+type ExecFd = unsafe extern "C" fn(c_int, Texts, Texts) -> c_int;
 type Fopen = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut libc::FILE;
 
 next! {
@@ -86,6 +96,20 @@ next! {
     fn readdir(stream: *mut libc::DIR) -> *mut libc::dirent, as ReadDir, or std::ptr::null_mut();
     fn rewinddir(stream: *mut libc::DIR) -> (), as RewindDir, or Default::default();
     fn closedir(stream: *mut libc::DIR) -> c_int, as CloseDir, or -1;
+    fn getxattr(path: *const c_char, name: *const c_char, out: *mut c_void, room: usize)
+        -> isize, as GetAttribute, or -1;
+    fn lgetxattr(path: *const c_char, name: *const c_char, out: *mut c_void, room: usize)
+        -> isize, as GetAttribute, or -1;
+    fn listxattr(path: *const c_char, out: *mut c_char, room: usize)
+        -> isize, as ListAttributes, or -1;
+    fn llistxattr(path: *const c_char, out: *mut c_char, room: usize)
+        -> isize, as ListAttributes, or -1;
+    fn _exit(status: c_int) -> (), as Exit, or Default::default();
+    fn execv(path: *const c_char, arguments: Texts) -> c_int, as Exec, or -1;
+    fn execvp(path: *const c_char, arguments: Texts) -> c_int, as Exec, or -1;
+    fn execve(path: *const c_char, arguments: Texts, variables: Texts) -> c_int, as ExecWith, or -1;
+    fn execvpe(path: *const c_char, arguments: Texts, variables: Texts) -> c_int, as ExecWith, or -1;
+    fn fexecve(fd: c_int, arguments: Texts, variables: Texts) -> c_int, as ExecFd, or -1;
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE, as Fopen, or std::ptr::null_mut();
 }
 
@@ -118,8 +142,120 @@ pub(crate) fn after_fork(handler: extern "C" fn()) {
 /// Writes out what the C library's streams hold and ends the process without further handlers.
 pub(crate) fn exit_now(status: c_int) -> ! {
     // SAFETY: both may be called at any time.
-    unsafe {
-        libc::fflush(std::ptr::null_mut());
-        libc::_exit(status)
+    unsafe { libc::fflush(std::ptr::null_mut()) };
+    leave(status)
+}
+
+/// `_exit(2)` of the C library.
+pub(crate) fn leave(status: c_int) -> ! {
+    // SAFETY: it may be called at any time.
+    unsafe { _exit(status) };
+    // Not reached: the C library has the function.
+    std::process::abort()
+}
+
+/// The C library's `dlsym`, once it was asked for.
+static DLSYM: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Finds the C library's `dlsym`, which this library's own name hides from itself.
+extern "C" fn find_dlsym() -> *mut c_void {
+    let found = DLSYM.load(Ordering::Relaxed);
+    if !found.is_null() {
+        return found;
     }
+    // The versions under which x86-64 and aarch64 have had it, the present one first.
+    for version in [c"GLIBC_2.34", c"GLIBC_2.17", c"GLIBC_2.2.5"] {
+        // SAFETY: both names are C strings.
+        let next = unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) };
+        if !next.is_null() {
+            DLSYM.store(next, Ordering::Relaxed);
+            return next;
+        }
+    }
+    eprintln!("rknpu-sim: the C library has no dlsym of a version that is known here");
+    std::process::abort()
+}
+
+/// What stands in front of the C library's functions, by name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hook {
+    pub(crate) name: &'static CStr,
+    pub(crate) function: *const c_void,
+}
+
+/// `dlsym(3)` on a handle: where it finds the C library's function, the one in front of it.
+///
+/// # Safety
+/// As `dlsym(3)`.
+unsafe extern "C" fn look_up(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+    // SAFETY: the symbol is a function of this type.
+    let dlsym = unsafe { std::mem::transmute::<*mut c_void, Dlsym>(find_dlsym()) };
+    // SAFETY: the caller's arguments, passed on.
+    let found = unsafe { dlsym(handle, name) };
+    if found.is_null() || name.is_null() {
+        return found;
+    }
+    // SAFETY: a C string by the caller's promise.
+    let name = unsafe { CStr::from_ptr(name) };
+    let mut hooks = crate::hooks::all().chain(crate::paths::all());
+    if let Some(hook) = hooks.find(|hook| hook.name == name) {
+        // SAFETY: the name is a C string.
+        if unsafe { dlsym(libc::RTLD_NEXT, name.as_ptr()) } == found {
+            return hook.function.cast_mut();
+        }
+    }
+    found
+}
+
+/// `dlsym(3)`. Without a handle the answer depends on who asks, which the C library takes from the
+/// return address: it is jumped to, not called.
+///
+/// # Safety
+/// As `dlsym(3)`.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    std::arch::naked_asm!(
+        "lea rax, [rdi + 1]", // RTLD_NEXT is -1, RTLD_DEFAULT 0
+        "cmp rax, 1",
+        "ja {look_up}",
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "call {find}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "jmp rax",
+        look_up = sym look_up,
+        find = sym find_dlsym,
+    )
+}
+
+/// `dlsym(3)`, as on x86-64.
+///
+/// # Safety
+/// As `dlsym(3)`.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    std::arch::naked_asm!(
+        "add x9, x0, #1", // RTLD_NEXT is -1, RTLD_DEFAULT 0
+        "cmp x9, #1",
+        "b.ls 2f",
+        "b {look_up}",
+        "2:",
+        "stp x29, x30, [sp, #-32]!",
+        "stp x0, x1, [sp, #16]",
+        "bl {find}",
+        "mov x9, x0",
+        "ldp x0, x1, [sp, #16]",
+        "ldp x29, x30, [sp], #32",
+        "br x9",
+        look_up = sym look_up,
+        find = sym find_dlsym,
+    )
 }

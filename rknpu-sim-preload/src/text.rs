@@ -23,6 +23,10 @@ pub(crate) enum Text {
     DevfreqLoad,
     /// devfreq's governor.
     Governor,
+    /// The memory's governor.
+    MemoryGovernor,
+    /// What the board and its SoC are compatible with, each with a zero byte behind it.
+    Compatible,
 }
 
 impl Text {
@@ -43,6 +47,8 @@ impl Text {
             Text::Reset => "on\n".to_owned(),
             Text::DevfreqLoad => format!("{load}@{hertz}Hz\n"),
             Text::Governor => "rknpu_ondemand\n".to_owned(),
+            Text::MemoryGovernor => "performance\n".to_owned(),
+            Text::Compatible => "radxa,rock-5b\0rockchip,rk3588\0".to_owned(),
         }
     }
 }

@@ -162,13 +162,78 @@ fn every_driver_and_kernel() {
 #[test]
 fn descriptors_mappings_forks_and_files() {
     let Some(built) = built("descriptors_mappings_forks_and_files") else { return };
-    for part in ["descriptors", "stats", "mappings", "forks", "threads", "sharing"] {
+    for part in [
+        "descriptors",
+        "stats",
+        "mappings",
+        "forks",
+        "threads",
+        "sharing",
+        "lookup",
+        "past_the_library",
+    ] {
         clean(&built.succeeds("process", part, &[]));
     }
-    for part in ["texts", "directories"] {
+    for part in ["texts", "directories", "soc"] {
         // The device is not opened: there is nothing to report.
         assert_eq!(built.succeeds("process", part, &[]), Value::Null);
     }
+}
+
+#[test]
+fn what_is_left_behind_is_said_at_every_end() {
+    let Some(built) = built("what_is_left_behind_is_said_at_every_end") else { return };
+    for end in ["leaves", "child_leaves", "becomes_another"] {
+        let report = built.succeeds("process", end, &[]);
+        assert_eq!(report["leaks"]["handles"], 1, "{end}: {report}");
+        assert_eq!(report["clean"], true);
+    }
+    let (output, report) = built.run("process", "leaves", &[("LEAKS", "count"), ("EXIT", "9")]);
+    assert_eq!((output.status.code(), &report["clean"]), (Some(9), &false.into()), "{report}");
+}
+
+#[test]
+fn ls_finds_the_nodes_and_says_nothing_else() {
+    let Some(built) = built("ls_finds_the_nodes_and_says_nothing_else") else { return };
+    let mut listed = Command::new("ls");
+    listed.args(["-l", "/dev/dri"]).env("LD_PRELOAD", &built.library);
+    let output = listed.output().unwrap();
+    let (text, errors) = (String::from_utf8_lossy(&output.stdout), &output.stderr);
+    assert!(output.status.success() && errors.is_empty(), "{output:?}");
+    assert!(text.contains("card1") && text.contains("renderD129"), "{text}");
+}
+
+#[test]
+fn python_drives_the_npu_by_ctypes() {
+    let Some(built) = built("python_drives_the_npu_by_ctypes") else { return };
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/matmul.py");
+    let report = tempfile::NamedTempFile::new_in(built.folder.path()).unwrap();
+    let mut python = Command::new("python3");
+    python.arg(program).env("LD_PRELOAD", &built.library);
+    python.env("RKNPU_SIM_REPORT", report.path()).env("RKNPU_SIM_FORMAT", "json");
+    let output = match python.output() {
+        Ok(output) => output,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "SKIPPED 1 test, no python3: {error}");
+            return;
+        }
+    };
+    assert!(output.status.success(), "{output:?}");
+    // The program itself, and a child of its own that ends without exit handlers.
+    let text = std::fs::read_to_string(report.path()).unwrap();
+    let reports: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let left: Vec<_> = reports.iter().map(|report| &report["leaks"]["handles"]).collect();
+    assert_eq!(left, [&Value::from(1), &Value::from(0)], "{text}");
+}
+
+#[test]
+fn a_poll_in_strict_mode_is_told_what_it_will_not_see() {
+    let Some(built) = built("a_poll_in_strict_mode_is_told_what_it_will_not_see") else { return };
+    let told = |mode| {
+        let (output, _) = built.run("misuse", "freed_under_job", &[("MODE", mode)]);
+        String::from_utf8_lossy(&output.stderr).matches("note: a NONBLOCK job").count()
+    };
+    assert_eq!((told("strict"), told("fast")), (1, 0));
 }
 
 /// Mistakes, and words of the hazard or finding that names each.

@@ -77,7 +77,8 @@ impl State {
             "freq" => format!("{}\n", config.hardware.frequency),
             "volt" => format!("{}\n", config.hardware.microvolts?),
             "delayms" => "3000\n".into(),
-            "reset" => if self.resetting { "on\n" } else { "off\n" }.into(),
+            // Whether soft resets are allowed, not whether one is under way.
+            "reset" => "on\n".into(),
             "mm" if self.sram.total() > 0 => self.sram.text(),
             _ => return None,
         })

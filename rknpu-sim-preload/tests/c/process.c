@@ -2,12 +2,15 @@
 #define _GNU_SOURCE
 #include "npu.h"
 #include <dirent.h>
+#include <dlfcn.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 
 static const uint32_t CACHED = NON_CONTIGUOUS | CACHEABLE | UNALIGNED;
 
@@ -223,6 +226,101 @@ static void directories(void)
 	CHECK(opendir("/dev/dri/card1") == NULL);
 }
 
+/* As ctypes does: the C library's functions by a handle of it. */
+static void lookup(void)
+{
+	void *c = dlopen("libc.so.6", RTLD_NOW);
+	CHECK(c);
+	int (*by_open)(const char *, int, ...) = (int (*)(const char *, int, ...))dlsym(c, "open");
+	int (*by_ioctl)(int, unsigned long, ...) =
+		(int (*)(int, unsigned long, ...))dlsym(c, "ioctl");
+	void *(*by_mmap)(void *, size_t, int, int, int, off_t) =
+		(void *(*)(void *, size_t, int, int, int, off_t))dlsym(c, "mmap");
+	int (*by_munmap)(void *, size_t) = (int (*)(void *, size_t))dlsym(c, "munmap");
+	CHECK(by_open && by_ioctl && by_mmap && by_munmap);
+	int fd = by_open("/dev/dri/card1", O_RDWR | O_CLOEXEC);
+	struct mem_create create = {.flags = CACHED, .size = 8192};
+	CHECK(fd >= 0 && by_ioctl(fd, MEM_CREATE, &create) == 0);
+	struct mem_map map = {.handle = create.handle};
+	CHECK(by_ioctl(fd, MEM_MAP, &map) == 0);
+	char *cpu = by_mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)map.offset);
+	CHECK(cpu != MAP_FAILED);
+	cpu[8191] = 1;
+	CHECK(by_munmap(cpu, 8192) == 0);
+	struct gem_close gone = {.handle = create.handle};
+	CHECK(by_ioctl(fd, GEM_CLOSE, &gone) == 0 && close(fd) == 0);
+	/* What is not replaced, and what follows from who asks, is the C library's. */
+	CHECK(dlsym(c, "strlen") && dlsym(RTLD_NEXT, "strlen") && dlsym(RTLD_DEFAULT, "main") == NULL);
+	CHECK(dlsym(c, "no_such_function") == NULL);
+	CHECK(dlclose(c) == 0);
+}
+
+/* Past every function of the C library: refused at once, where it would be a SIGBUS later. */
+static void past_the_library(void)
+{
+	int fd = opened();
+	struct buffer b = make(fd, 8192, CACHED, 0);
+	long at = syscall(SYS_mmap, NULL, 8192L, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0L);
+	CHECK(at == -1 && errno == EPERM);
+	drop(fd, &b);
+	CHECK(close(fd) == 0);
+}
+
+static int left_open(void)
+{
+	int fd = opened();
+	make(fd, 8192, CACHED, 0);
+	return fd;
+}
+
+static void leaves(void)
+{
+	left_open();
+	_exit(0);
+}
+
+static void child_leaves(void)
+{
+	pid_t child = fork();
+	if (child == 0) {
+		left_open();
+		_exit(0);
+	}
+	CHECK(child > 0 && waitpid(child, NULL, 0) == child);
+}
+
+static void becomes_another(void)
+{
+	char *arguments[] = {"true", NULL};
+	/* A child that only becomes another program has nothing to say. */
+	int fd = left_open();
+	pid_t child = vfork();
+	if (child == 0) {
+		execvp("true", arguments);
+		_exit(1);
+	}
+	int status = 1;
+	CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+	CHECK(execv("/no/such/program", arguments) == -1 && errno == ENOENT);
+	CHECK(driver_version(fd) == 908);
+	execvp("true", arguments);
+}
+
+static void soc(void)
+{
+	char text[64];
+	FILE *file = fopen("/proc/device-tree/compatible", "r");
+	CHECK(file);
+	size_t len = fread(text, 1, sizeof text, file);
+	CHECK(fclose(file) == 0 && len > 16 && text[len - 1] == 0);
+	CHECK(!strcmp(text + strlen(text) + 1, "rockchip,rk3588"));
+	file = fopen("/sys/class/devfreq/dmc/governor", "r");
+	CHECK(file && fgets(text, sizeof text, file) && !strcmp(text, "performance\n"));
+	CHECK(fclose(file) == 0);
+	CHECK(lgetxattr("/dev/dri/card1", "security.selinux", text, sizeof text) == -1);
+	CHECK(errno == ENODATA && listxattr("/dev/dri", text, sizeof text) == 0);
+}
+
 int main(int argc, char **argv)
 {
 	CHECK(argc == 2);
@@ -233,6 +331,9 @@ int main(int argc, char **argv)
 		{"descriptors", descriptors}, {"stats", stats},     {"texts", texts},
 		{"mappings", mappings},	      {"forks", forks},     {"threads", threads},
 		{"sharing", sharing},	      {"directories", directories},
+		{"lookup", lookup},	      {"past_the_library", past_the_library},
+		{"leaves", leaves},	      {"child_leaves", child_leaves},
+		{"becomes_another", becomes_another}, {"soc", soc},
 	};
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		if (!strcmp(argv[1], all[i].name)) {
