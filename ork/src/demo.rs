@@ -13,10 +13,15 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::input::{model_store, open_model, open_pack};
-use crate::memory::{self, PeakRss};
-use crate::output::Progress;
+use crate::memory::PeakRss;
+use crate::output::{Progress, as_seconds};
+use crate::run::cpu;
 use crate::run::session::{Session, Settings};
 use crate::temporary::check_room;
+
+/// Products of a byte of weights and an activation that the CPU computes all of, to compare: some seconds'
+/// worth.
+const CPU_WORK: u64 = 20_000_000_000;
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -57,10 +62,13 @@ pub struct Row {
     /// Device memory that weights and scratch were allowed, or could need where that is less.
     pub budget: u64,
     /// All passes.
+    #[serde(rename = "wall_seconds", serialize_with = "as_seconds")]
     pub wall: Duration,
     /// The first pass.
+    #[serde(rename = "first_pass_seconds", serialize_with = "as_seconds")]
     pub first_pass: Duration,
     /// Time in which weights were made ready in the first pass, over all threads.
+    #[serde(rename = "first_loads_seconds", serialize_with = "as_seconds")]
     pub first_loads: Duration,
     /// Weights copied out of the pack.
     pub loaded: u64,
@@ -76,6 +84,8 @@ pub struct Row {
     pub peak_rss: Option<u64>,
     /// Digest of all results of all passes.
     pub digest: u64,
+    /// Results that were compared with the CPU's one by one.
+    pub verified: u64,
 }
 
 /// How the scenario went.
@@ -89,6 +99,10 @@ pub struct Outcome {
     pub budget: u64,
     /// Each way, in the order in which they ran.
     pub rows: Vec<Row>,
+    /// Digest of the same results computed on the CPU; absent when that would take too long.
+    pub cpu_digest: Option<u64>,
+    /// Jobs that failed at first and ran after a reset of the NPU.
+    pub recovered_jobs: u64,
     /// Why the resident way was left out, if it was.
     pub resident_left_out: Option<String>,
     /// What was not as asked for, in any of the ways.
@@ -96,9 +110,16 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Whether every way gave the same results.
+    /// Whether every way gave the same results, those of the CPU where they have been computed.
     pub fn is_identical(&self) -> bool {
-        self.rows.windows(2).all(|pair| pair[0].digest == pair[1].digest)
+        let mut digests = self.rows.iter().map(|row| row.digest).chain(self.cpu_digest);
+        let first = digests.next();
+        digests.all(|digest| Some(digest) == first)
+    }
+
+    /// Results that were compared with the CPU's one by one.
+    pub fn verified(&self) -> u64 {
+        self.rows.iter().map(|row| row.verified).sum()
     }
 
     /// A way, if it ran.
@@ -112,6 +133,7 @@ impl Outcome {
 /// # Errors
 /// What stops a run. Results that differ are no error here: see [`Outcome::is_identical`].
 pub fn run(device: &Device, scenario: &Scenario) -> Result<Outcome> {
+    let recovered = device.health().recovered;
     let first = open(&scenario.model)?;
     let weights = first.weights().len();
     let identity = first.identity(false).map_err(Error::input(&scenario.model))?;
@@ -124,6 +146,8 @@ pub fn run(device: &Device, scenario: &Scenario) -> Result<Outcome> {
         packed_bytes: total,
         budget,
         rows: Vec::new(),
+        cpu_digest: None,
+        recovered_jobs: 0,
         resident_left_out: too_large(device, total),
         notes: Vec::new(),
     };
@@ -147,7 +171,12 @@ pub fn run(device: &Device, scenario: &Scenario) -> Result<Outcome> {
     outcome.rows.push(runner.run(Way::Prefetch, &[packed()?], budget, true)?);
     let draft = Store::from_pack(open_pack(&pack)?).head(budget / 4);
     outcome.rows.push(runner.run(Way::TwoModels, &[Arc::new(draft), packed()?], budget, true)?);
-    Ok(Outcome { notes: runner.notes, ..outcome })
+    outcome.cpu_digest = match total.saturating_mul(scenario.rows.into()) <= CPU_WORK {
+        true => Some(cpu::digest(&*packed()?, scenario.rows, scenario.passes)?),
+        false => None,
+    };
+    let recovered_jobs = device.health().recovered - recovered;
+    Ok(Outcome { notes: runner.notes, recovered_jobs, ..outcome })
 }
 
 struct Runner<'a> {
@@ -201,6 +230,7 @@ impl Runner<'_> {
             peak_weights: stats.bytes_peak,
             peak_rss: rss.bytes(),
             digest: session.digest(sources.len().saturating_sub(1)),
+            verified: (0..sources.len()).map(|model| session.totals(model).verified).sum(),
         })
     }
 }
@@ -217,10 +247,10 @@ fn source(path: &Path, model: Model, building: Option<PackWriter>) -> Result<Sto
 fn too_large(device: &Device, total: u64) -> Option<String> {
     // What the placement would refuse: a quarter of a domain is kept for everything else.
     let domains = u64::from(device.capabilities().domains.count());
-    let room = domains * (rknpu::limits::WINDOW / 4 * 3);
+    let room = domains * (rknpu::limits::DOMAIN / 4 * 3);
     if total > room {
         return Some(format!("{total} bytes do not fit the {domains} domains of this device"));
     }
-    let free = memory::available()?;
+    let free = rknpu::probe::available_memory()?;
     (total > free / 4 * 3).then(|| format!("{total} bytes are too many for {free} bytes of RAM"))
 }

@@ -1,11 +1,13 @@
 //! Which device a command uses.
 
 use std::convert::Infallible;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use rknpu::Device;
 
+use crate::ending::AtSuddenEnd;
 use crate::error::Result;
 use crate::output::Report;
 
@@ -54,7 +56,13 @@ impl DeviceChoice {
     /// # Errors
     /// [`Error::Device`](crate::error::Error::Device): an NPU that is there and cannot be used is an
     /// error, never a reason to simulate it.
-    pub fn open(&self, report: Report) -> Result<Device> {
+    pub fn open(&self, report: Report) -> Result<OpenDevice> {
+        let device = self.find(report)?;
+        let ending = device.clone();
+        Ok(OpenDevice { _ending: AtSuddenEnd::new(move || ending.shut_down())?, device })
+    }
+
+    fn find(&self, report: Report) -> Result<Device> {
         let simulated = || Ok(Device::simulated(rknpu_sim::Config::default())?);
         match self {
             DeviceChoice::Simulator => simulated(),
@@ -67,5 +75,21 @@ impl DeviceChoice {
                 found => Ok(found?),
             },
         }
+    }
+}
+
+/// A device whose buffers go back to the driver when a signal ends the program: space that a killed process
+/// leaves in a domain can be lost until a reboot.
+#[derive(Debug)]
+pub struct OpenDevice {
+    _ending: AtSuddenEnd,
+    device: Device,
+}
+
+impl Deref for OpenDevice {
+    type Target = Device;
+
+    fn deref(&self) -> &Device {
+        &self.device
     }
 }

@@ -15,6 +15,7 @@ pub mod cli;
 pub mod command;
 pub mod demo;
 pub mod device;
+pub mod ending;
 pub mod error;
 mod input;
 pub mod memory;

@@ -51,15 +51,6 @@ pub fn resident() -> Option<u64> {
     status("VmRSS:")
 }
 
-/// Bytes that can be had without swapping; `None` where /proc does not tell.
-///
-/// ```
-/// assert!(ork::memory::available().is_none_or(|bytes| bytes > 0));
-/// ```
-pub fn available() -> Option<u64> {
-    field("/proc/meminfo", "MemAvailable:")
-}
-
 fn status(name: &str) -> Option<u64> {
     field("/proc/self/status", name)
 }

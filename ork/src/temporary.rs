@@ -1,26 +1,29 @@
-//! Folders that go with the program, also when it is told to end; and room on disks.
+//! Folders that go with the program, whatever ends it; and room on disks.
 
 use std::fs;
 use std::io;
-use std::path::Path;
-use std::thread::{self, JoinHandle};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::thread;
 
-use rustix::fs::statvfs;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::{Handle, Signals};
-use signal_hook::low_level::emulate_default_handler;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, statvfs};
 use tempfile::TempDir;
 
+use crate::ending::AtSuddenEnd;
 use crate::error::{Error, Result};
 use crate::size::Size;
 
-/// A folder for temporary files. It is removed when it is dropped, and when SIGINT, SIGTERM or SIGHUP
-/// ends the process, which they then do as ever.
+/// Attempts at making a folder that another process does not take for one that was left behind.
+const ATTEMPTS: u32 = 10;
+
+/// A folder for temporary files. It is removed when it is dropped, and when SIGINT, SIGTERM or SIGHUP ends
+/// the process. What SIGKILL leaves behind is removed by [`remove_left_behind`]: the folder is locked as long
+/// as its process lives.
 #[derive(Debug)]
 pub struct TemporaryFolder {
+    _ending: AtSuddenEnd,
     folder: TempDir,
-    signals: Handle,
-    watch: Option<JoinHandle<()>>,
+    _lock: OwnedFd,
 }
 
 impl TemporaryFolder {
@@ -29,23 +32,30 @@ impl TemporaryFolder {
     /// # Errors
     /// [`Error::File`], [`Error::Thread`].
     pub fn new(prefix: &str) -> Result<TemporaryFolder> {
-        // Watched before it is there: no moment in which a signal would leave it behind.
-        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(Error::Thread)?;
-        let folder = tempfile::Builder::new().prefix(prefix).tempdir();
-        let folder = folder.map_err(Error::file("make a folder in", &std::env::temp_dir()))?;
-        let (path, handle) = (folder.path().to_owned(), signals.handle());
-        let watch = move || {
-            if let Some(signal) = signals.forever().next() {
-                // Others still make files there until the process ends.
-                while fs::remove_dir_all(&path).is_err() && path.exists() {
-                    thread::yield_now();
+        TemporaryFolder::new_in(&std::env::temp_dir(), prefix)
+    }
+
+    fn new_in(parent: &Path, prefix: &str) -> Result<TemporaryFolder> {
+        let mut last = io::Error::from(io::ErrorKind::WouldBlock);
+        for _ in 0..ATTEMPTS {
+            let folder = tempfile::Builder::new().prefix(prefix).tempdir_in(parent);
+            let folder = folder.map_err(Error::file("make a folder in", parent))?;
+            match lock(folder.path()) {
+                Ok(lock) => {
+                    let path = folder.path().to_owned();
+                    let ending = AtSuddenEnd::new(move || {
+                        // Others still make files there until the process ends.
+                        while fs::remove_dir_all(&path).is_err() && path.exists() {
+                            thread::yield_now();
+                        }
+                    })?;
+                    return Ok(TemporaryFolder { _ending: ending, folder, _lock: lock });
                 }
-                let _ = emulate_default_handler(signal);
+                // Another process took it for left behind, before it was locked.
+                Err(error) => last = error,
             }
-        };
-        let watch = thread::Builder::new().name("ork-signals".into()).spawn(watch);
-        let watch = Some(watch.map_err(Error::Thread)?);
-        Ok(TemporaryFolder { folder, signals: handle, watch })
+        }
+        Err(Error::file("lock a folder in", parent)(last))
     }
 
     /// Where it is.
@@ -54,13 +64,38 @@ impl TemporaryFolder {
     }
 }
 
-impl Drop for TemporaryFolder {
-    fn drop(&mut self) {
-        self.signals.close();
-        if let Some(watch) = self.watch.take() {
-            // It does not panic; if it did, the folder would go with this value all the same.
-            let _ = watch.join();
-        }
+/// Removes this user's temporary folders whose names begin with `prefix` and that no living process holds;
+/// gives their paths.
+pub fn remove_left_behind(prefix: &str) -> Vec<PathBuf> {
+    remove_left_behind_in(&std::env::temp_dir(), prefix)
+}
+
+fn remove_left_behind_in(parent: &Path, prefix: &str) -> Vec<PathBuf> {
+    let ours = |name: &std::ffi::OsStr| name.to_str().is_some_and(|name| name.starts_with(prefix));
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| {
+        // Not through links, which may lead anywhere.
+        ours(&entry.file_name()) && entry.file_type().is_ok_and(|kind| kind.is_dir())
+    });
+    let left = folders.map(|entry| entry.path()).filter(|path| {
+        let user = rustix::process::geteuid().as_raw();
+        let held = lock(path);
+        let mine = |lock: &OwnedFd| fstat(lock).is_ok_and(|stat| stat.st_uid == user);
+        // Locked until it is gone: nobody makes files there meanwhile.
+        held.as_ref().is_ok_and(mine) && fs::remove_dir_all(path).is_ok()
+    });
+    left.collect()
+}
+
+/// Locks a folder, which must still stand there then.
+fn lock(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(path, flags, Mode::empty())?;
+    flock(&folder, FlockOperation::NonBlockingLockExclusive)?;
+    let (held, stands) = (fstat(&folder)?, rustix::fs::stat(path)?);
+    match (held.st_dev, held.st_ino) == (stands.st_dev, stands.st_ino) {
+        true => Ok(folder),
+        false => Err(io::ErrorKind::NotFound.into()),
     }
 }
 
@@ -94,6 +129,27 @@ mod tests {
         fs::write(path.join("file"), "x").unwrap();
         drop(folder);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_no_living_process_holds_is_removed() {
+        let parent = tempfile::tempdir().unwrap();
+        let held = TemporaryFolder::new_in(parent.path(), "ork-test-").unwrap();
+        let put = |name: &str| {
+            let path = parent.path().join(name);
+            fs::create_dir(&path).unwrap();
+            fs::write(path.join("model"), "x").unwrap();
+            path
+        };
+        let (left, other) = (put("ork-test-left"), put("else"));
+        // A link of that name leads to what is somebody's own.
+        std::os::unix::fs::symlink(&other, parent.path().join("ork-test-link")).unwrap();
+        assert_eq!(remove_left_behind_in(parent.path(), "ork-test-"), [left.as_path()]);
+        assert!(!left.exists() && held.path().exists() && other.join("model").exists());
+        let path = held.path().to_owned();
+        drop(held);
+        assert!(!path.exists());
+        assert!(remove_left_behind_in(Path::new("/no/such/folder"), "ork-test-").is_empty());
     }
 
     #[test]

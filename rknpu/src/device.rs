@@ -541,9 +541,22 @@ impl Device {
         recovery
     }
 
-    /// Gives every live buffer's handle back, domain by domain, when nothing runs any more. For a process
-    /// that is about to end: nothing works with the device afterwards.
-    pub(crate) fn shut_down(&self) {
+    /// Gives every live buffer back to the driver, domain by domain, when nothing runs any more: for a process
+    /// that is about to end without dropping them. What uses the device afterwards waits for ever.
+    /// [`clean_up_on_signals`](crate::signal::clean_up_on_signals) does it when a signal comes.
+    ///
+    /// ```
+    /// use rknpu::{Device, sim::Machine};
+    ///
+    /// let machine = Machine::new(Default::default());
+    /// let device = Device::simulated_on(&machine)?;
+    /// let buffer = device.domain(3)?.alloc(4096)?;
+    /// device.shut_down();
+    /// assert_eq!(machine.report().handles, 0);
+    /// std::mem::forget(buffer); // the process ends
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
+    pub fn shut_down(&self) {
         self.0.scheduler.close();
         if self.0.record.is_wedged() {
             return;

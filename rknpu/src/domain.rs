@@ -212,7 +212,7 @@ impl Domain {
             used: books.used,
             peak: books.peak,
             buffers: books.mapped.len(),
-            capacity: limits::WINDOW,
+            capacity: limits::DOMAIN,
             largest_free: books.largest_free(),
         }
     }
@@ -382,9 +382,9 @@ mod tests {
     fn the_largest_gap_is_between_buffers_or_below_them() {
         let mut books = Books::default();
         let of = |size| Mapped { size, object: Weak::new() };
-        assert_eq!(books.largest_free(), limits::WINDOW);
+        assert_eq!(books.largest_free(), limits::DOMAIN);
         books.mapped.insert(0xffff_f000, of(0x1000));
-        assert_eq!(books.largest_free(), limits::WINDOW - 0x1000);
+        assert_eq!(books.largest_free(), limits::DOMAIN - 0x1000);
         books.mapped.insert(0x1000, of(0x1000));
         books.mapped.insert(0x8000_0000, of(0x4000_0000));
         assert_eq!(books.largest_free(), 0x8000_0000 - 0x2000);

@@ -32,9 +32,9 @@ pub const K: u32 = 131_072;
 /// Programs chained in one submit at most; public programs have run about 860.
 pub const CHAIN: u32 = 768;
 /// Bytes of a buffer at most: what a domain maps, 4 GiB less the page at address 0.
-pub const BUFFER: u64 = WINDOW;
+pub const BUFFER: u64 = DOMAIN;
 /// Bytes that a domain can map.
-pub const WINDOW: u64 = (1 << 32) - (1 << 12);
+pub const DOMAIN: u64 = (1 << 32) - (1 << 12);
 /// Domains of a driver that has real ones.
 pub const DOMAINS: u32 = 16;
 /// Timeout of a job unless another is set. Generous: a job that ends in the 100 ms after its timeout

@@ -81,9 +81,10 @@ fn every_domain_maps_4_gib_less_a_page_and_63_buffers_of_64_mib() {
             if map && index > 0 {
                 continue;
             }
-            let report = probe::window(&domain, 64 << 20, map).unwrap();
-            assert_eq!(report.window, (4 << 30) - 4096);
-            assert_eq!((report.buffers, report.errno.raw_os_error()), (63, 14));
+            let report = probe::capacity(&domain, 64 << 20, map, 0).unwrap();
+            assert_eq!(report.capacity, Some((4 << 30) - 4096));
+            let bound = probe::Bound::Domain { errno: rknpu::Errno::FAULT };
+            assert_eq!((report.buffers, report.bound), (63, bound));
             assert_eq!(format!("{:.2}", report.chunks() as f64 / 1e9), "4.23");
             assert_eq!(domain.stats().used, 0);
         }

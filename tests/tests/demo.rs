@@ -1,10 +1,14 @@
 //! A model through a budget smaller than itself, on the simulator: identical results in every way.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use ork::demo::{Outcome, Scenario, Way, run};
+use ork::error::Error;
 use ork_weights::model::synth::Shape;
 use rknpu::Device;
+use rknpu::sim::engine::{Bus, Engine, Outcome as Ended, Run, Start};
+use rknpu::sim::{Config, Fault, Machine};
 
 fn outcome(shape: Shape, budget: Option<u64>, passes: u32) -> Outcome {
     let folder = tempfile::tempdir().unwrap();
@@ -31,6 +35,9 @@ fn every_way_gives_the_same_results_within_its_budget() {
     let outcome = outcome(Shape::tiny(), None, 3);
     assert!(outcome.is_identical(), "{outcome:#?}");
     assert_eq!(outcome.rows.len(), 5);
+    assert_eq!(outcome.cpu_digest, Some(outcome.rows[0].digest));
+    assert_eq!(outcome.recovered_jobs, 0);
+    assert!(outcome.rows.iter().all(|row| row.verified > 0), "{outcome:#?}");
     assert!(outcome.budget < outcome.packed_bytes);
     for row in &outcome.rows {
         assert!(row.peak_mapped <= row.budget, "{row:#?}");
@@ -61,4 +68,43 @@ fn experts_go_the_same_way() {
     let outcome = outcome(Shape { experts: 4, ..Shape::tiny() }, None, 2);
     assert!(outcome.is_identical(), "{outcome:#?}");
     assert!(outcome.row(Way::Prefetch).unwrap().evicted > 0);
+}
+
+/// A model, and what running it on a machine gives.
+fn run_on(machine: &Machine) -> Result<Outcome, Error> {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model.gguf");
+    Shape::tiny().write(std::fs::File::create(&model).unwrap()).unwrap();
+    let folder = folder.path().to_owned();
+    let scenario = Scenario { model, folder, budget: None, rows: 5, passes: 1 };
+    run(&Device::simulated_on(machine)?, &scenario)
+}
+
+/// Cores that report every job as done and compute nothing.
+#[derive(Debug)]
+struct Idle;
+
+impl Engine for Idle {
+    fn run(&self, start: &Start, _: &mut dyn Bus) -> Run {
+        let (int_status, tasks_done) = (start.int_mask, start.tasks);
+        Run { outcome: Ended::Done { int_status, tasks_done, busy_ns: 1 }, findings: Vec::new() }
+    }
+}
+
+#[test]
+fn an_npu_that_computes_nothing_is_not_called_identical() {
+    let machine = Machine::new(Config { engine: Arc::new(Idle), ..Config::default() });
+    let error = run_on(&machine).unwrap_err();
+    assert_eq!(error.exit_code(), 1);
+    let text = error.to_string();
+    assert!(text.contains("the device says 0, the CPU"), "{text}");
+}
+
+#[test]
+fn jobs_that_were_run_again_are_counted() {
+    let machine = Machine::new(Config::default());
+    machine.inject(Fault::Hang { core: None, after: 20, times: 1 });
+    let outcome = run_on(&machine).unwrap();
+    assert!(outcome.is_identical(), "{outcome:#?}");
+    assert_eq!(outcome.recovered_jobs, 1);
 }

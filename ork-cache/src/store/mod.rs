@@ -234,6 +234,20 @@ impl Store {
         self.load_for(Purpose::Prefetch, item, column, layout, out)
     }
 
+    /// As [`Store::load`], not counted in [`Store::given`]: for who compares results with the CPU's.
+    ///
+    /// # Errors
+    /// As [`Store::load`].
+    pub fn load_uncounted(
+        &self,
+        item: usize,
+        column: u32,
+        layout: &Layout,
+        out: &mut [u8],
+    ) -> Result<(), StoreError> {
+        self.make(Purpose::Prefetch, item, column, layout, out).map(drop)
+    }
+
     /// As [`Store::load`]; for a demand, which somebody waits for while other threads are idle, whole weights
     /// are read by all threads of the pool, too.
     pub(crate) fn load_for(
@@ -244,13 +258,26 @@ impl Store {
         layout: &Layout,
         out: &mut [u8],
     ) -> Result<(), StoreError> {
+        let made = self.make(purpose, item, column, layout, out)?;
+        self.count(made);
+        Ok(())
+    }
+
+    fn make(
+        &self,
+        purpose: Purpose,
+        item: usize,
+        column: u32,
+        layout: &Layout,
+        out: &mut [u8],
+    ) -> Result<Made, StoreError> {
         let expected = self.expected(item)?;
         let Some(out) = out.get_mut(..layout.bytes() as usize) else {
             let (need, have) = (layout.bytes(), out.len() as u64);
             return Err(StoreError::Length { name: expected.item.name.clone(), need, have });
         };
         let whole = &expected.item.layout;
-        let made = match (self.in_pack(expected), &self.from) {
+        Ok(match (self.in_pack(expected), &self.from) {
             (Ok((pack, entry)), _) => {
                 let load_whole: LoadWhole = match purpose {
                     Purpose::Demand => Pack::load_into_parallel,
@@ -277,9 +304,7 @@ impl Store {
                 model.quantise_columns(item, expected, column, layout, out)?
             }
             (Err(not_in_pack), From::Pack(_)) => return Err(not_in_pack),
-        };
-        self.count(made);
-        Ok(())
+        })
     }
 
     fn count(&self, made: Made) {

@@ -7,7 +7,7 @@ mod runs;
 use clap::{Args, Parser, Subcommand};
 
 pub use packs::{ConvertArgs, InspectArgs, QuantiseArgs, UpgradeArgs, VerifyArgs};
-pub use probes::{DomainsArgs, FillArgs, PersistArgs, ProbeCommand, StreamProbeArgs, WindowArgs};
+pub use probes::{CapacityArgs, DomainsArgs, FillArgs, PersistArgs, ProbeCommand, StreamProbeArgs};
 pub use runs::{BenchArgs, DemoArgs, PlanArgs, TopArgs};
 
 use crate::device::DeviceChoice;

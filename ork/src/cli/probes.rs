@@ -17,8 +17,9 @@ use crate::size::Size;
 /// ```
 #[derive(Debug, Subcommand)]
 pub enum ProbeCommand {
-    /// Allocate until the driver refuses, in each domain, created only and mapped: the window.
-    Window(WindowArgs),
+    /// Allocate until nothing more fits, in each domain, created only and mapped: how much it maps.
+    #[command(visible_alias = "window")]
+    Capacity(CapacityArgs),
     /// Load and free weights in one domain, one at a time; exit code 2 on a leak.
     Stream(StreamProbeArgs),
     /// Pack a weight, dump it, load the dump and dump that: equality, times, ratio.
@@ -31,24 +32,27 @@ pub enum ProbeCommand {
     Fill(FillArgs),
 }
 
-/// `ork probe window`.
+/// `ork probe capacity`.
 ///
 /// ```
 /// use clap::Parser;
 /// use ork::cli::{Cli, Command, ProbeCommand};
 ///
-/// let cli = Cli::parse_from(["ork", "probe", "window", "--domain", "3"]);
-/// let Command::Probe(ProbeCommand::Window(args)) = cli.command else { panic!() };
+/// let cli = Cli::parse_from(["ork", "probe", "capacity", "--domain", "3"]);
+/// let Command::Probe(ProbeCommand::Capacity(args)) = cli.command else { panic!() };
 /// assert_eq!((args.size.0, args.domain), (64 << 20, Some(3)));
 /// ```
 #[derive(Args, Clone, Debug)]
-pub struct WindowArgs {
+pub struct CapacityArgs {
     /// Bytes of each buffer.
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     pub size: Size,
     /// One domain only.
     #[arg(long, value_name = "INDEX")]
     pub domain: Option<u32>,
+    /// Memory of the system to leave to others: the probe stops before less can be had.
+    #[arg(long, value_name = "SIZE", default_value = "512MiB")]
+    pub keep: Size,
     /// Device.
     #[command(flatten)]
     pub device: DeviceArgs,

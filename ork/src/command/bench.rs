@@ -17,7 +17,7 @@ use crate::cli::BenchArgs;
 use crate::error::{Error, Result};
 use crate::input::{Input, check_model, model_store, note_skipped, open_pack};
 use crate::memory::PeakRss;
-use crate::output::{Progress, Report, Table, html, seconds};
+use crate::output::{Progress, Report, Table, html, recovered, seconds};
 use crate::run::routed::Routers;
 use crate::run::session::{Session, Settings};
 use crate::size::Size;
@@ -38,6 +38,7 @@ struct View {
     peak_rss: Option<u64>,
     digest: String,
     results_verified: u64,
+    recovered_jobs: u64,
 }
 
 #[derive(Serialize)]
@@ -118,6 +119,7 @@ pub(super) fn run(args: &BenchArgs, report: Report) -> Result<()> {
         peak_rss: rss.bytes(),
         digest: format!("{:016x}", session.digest(0)),
         results_verified: session.totals(0).verified,
+        recovered_jobs: device.health().recovered,
     };
     let residency = if args.html.is_some() { session.residency() } else { Vec::new() };
     drop(session);
@@ -226,8 +228,7 @@ fn text(view: &View) -> String {
         Size(view.peak_mapped),
         view.digest
     );
-    if view.results_verified > 0 {
-        text.push_str(&format!("{} results are the CPU's\n", view.results_verified));
-    }
+    text.push_str(&format!("{} results compared: they are the CPU's\n", view.results_verified));
+    text.push_str(&recovered(view.recovered_jobs));
     text
 }

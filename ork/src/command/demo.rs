@@ -10,9 +10,12 @@ use serde::Serialize;
 use crate::cli::DemoArgs;
 use crate::demo::{Outcome, Scenario, Way, run as run_scenario};
 use crate::error::{Error, Result};
-use crate::output::{Report, Table, seconds};
+use crate::output::{Report, Table, recovered, seconds};
 use crate::size::Size;
-use crate::temporary::{TemporaryFolder, check_room};
+use crate::temporary::{TemporaryFolder, check_room, remove_left_behind};
+
+/// What the names of this command's folders begin with.
+const PREFIX: &str = "ork-demo-";
 
 #[derive(Serialize)]
 struct View<'a> {
@@ -32,7 +35,13 @@ struct View<'a> {
 pub(super) fn run(args: &DemoArgs, report: Report) -> Result<()> {
     let device = args.device.device.open(report)?;
     let shape = shape(args.size)?;
-    let folder = TemporaryFolder::new("ork-demo-")?;
+    for left in remove_left_behind(PREFIX) {
+        report.note(format!(
+            "note: {} was left behind by a run that was killed: removed",
+            left.display()
+        ));
+    }
+    let folder = TemporaryFolder::new(PREFIX)?;
     let model = match &args.model {
         Some(path) => path.clone(),
         None => {
@@ -81,7 +90,7 @@ pub(super) fn run(args: &DemoArgs, report: Report) -> Result<()> {
     match view.identical {
         true => Ok(()),
         false => {
-            Err(Error::Check("the digests differ: the ways do not give the same results".into()))
+            Err(Error::Check("the digests differ: not every way gives the CPU's results".into()))
         }
     }
 }
@@ -140,9 +149,17 @@ fn text(view: &View<'_>) -> String {
     }
     text.push_str("weights, mapped and RSS are peaks; mapped is weights and scratch memory, and RSS holds a simulated device's\n");
     text.push_str(&match view.identical {
-        true => format!("All {} digests are identical.\n", outcome.rows.len()),
+        true if outcome.cpu_digest.is_some() => {
+            format!("All {} digests are identical, and the CPU's.\n", outcome.rows.len())
+        }
+        true => format!(
+            "All {} digests are identical, and {} single results are the CPU's.\n",
+            outcome.rows.len(),
+            outcome.verified()
+        ),
         false => "The digests DIFFER.\n".into(),
     });
+    text.push_str(&recovered(outcome.recovered_jobs));
     text.push_str(&format!(
         "From the pack, weights are ready {:.1}× as fast as from the model, and the first pass takes 1/{:.1} of the time.\n",
         view.reload_speedup_loads, view.reload_speedup_first_pass

@@ -1,10 +1,11 @@
 //! `ork probe`: what the device and its driver really do.
 
-use rknpu::{Device, Domain, Layout, Precision, probe, reference};
+use rknpu::probe::{self, Bound};
+use rknpu::{Layout, Precision, reference};
 use serde_json::{Value, json};
 
 use crate::cli::{
-    DeviceArgs, DomainsArgs, FillArgs, PersistArgs, ProbeCommand, StreamProbeArgs, WindowArgs,
+    CapacityArgs, DeviceArgs, DomainsArgs, FillArgs, PersistArgs, ProbeCommand, StreamProbeArgs,
 };
 use crate::error::{Error, Result};
 use crate::output::Report;
@@ -16,7 +17,7 @@ use crate::output::Report;
 /// [`Error::Device`].
 pub(super) fn run(command: &ProbeCommand, report: Report) -> Result<()> {
     match command {
-        ProbeCommand::Window(args) => window(args, report),
+        ProbeCommand::Capacity(args) => capacity(args, report),
         ProbeCommand::Stream(args) => stream(args, report),
         ProbeCommand::Persist(args) => persist(args, report),
         ProbeCommand::Domains(args) => domains(args, report),
@@ -25,14 +26,15 @@ pub(super) fn run(command: &ProbeCommand, report: Report) -> Result<()> {
     }
 }
 
-fn window(args: &WindowArgs, report: Report) -> Result<()> {
+fn capacity(args: &CapacityArgs, report: Report) -> Result<()> {
     let device = args.device.device.open(report)?;
     let all = 0..device.capabilities().domains.count();
     let chosen = args.domain.map_or(all, |domain| domain..domain.saturating_add(1));
     let mut found = Vec::new();
     for domain in chosen {
         for mapped in [false, true] {
-            let one = probe::window(&device.domain(domain)?, args.size.0, mapped)?;
+            let domain = device.domain(domain)?;
+            let one = probe::capacity(&domain, args.size.0, mapped, args.keep.0)?;
             // On a board each takes seconds: what is known is shown.
             if !report.json {
                 report.print(&Value::Null, || one.to_string())?;
@@ -40,22 +42,46 @@ fn window(args: &WindowArgs, report: Report) -> Result<()> {
             found.push(one);
         }
     }
-    let value = found.iter().map(|one| {
-        json!({
-            "domain": one.domain, "buffer_bytes": one.chunk, "mapped": one.mapped,
-            "buffers": one.buffers, "bytes": one.chunks(), "errno": one.errno.raw_os_error(),
-            "window": one.window, "lowest_iova": one.lowest, "highest_iova": one.highest,
-            "seconds": one.time.as_secs_f64(),
-        })
-    });
-    match report.json {
-        true => report.print(&value.collect::<Vec<_>>(), String::new),
-        false => Ok(()),
+    if report.json {
+        let value = found.iter().map(|one| {
+            let bound = bound(&one.bound);
+            json!({
+                "domain": one.domain, "buffer_bytes": one.chunk, "mapped": one.mapped,
+                "buffers": one.buffers, "bytes": one.chunks(), "ended_by": bound.0,
+                "errno": bound.1, "capacity": one.capacity, "lowest_iova": one.lowest,
+                "highest_iova": one.highest, "seconds": one.time.as_secs_f64(),
+            })
+        });
+        report.print(&value.collect::<Vec<_>>(), String::new)?;
+    }
+    match found.iter().find(|one| one.capacity.is_none()) {
+        None => Ok(()),
+        Some(short) => Err(Error::Usage(format!(
+            "how much domain {} maps was not found out: {}; {}",
+            short.domain,
+            short.bound,
+            match short.bound {
+                Bound::Memory { .. } => "free memory, or let --keep be less",
+                _ => "raise that limit, or use a larger --size",
+            }
+        ))),
+    }
+}
+
+/// What ended a probe, in a word, and the driver's answer where that was it.
+fn bound(bound: &Bound) -> (&'static str, Option<i32>) {
+    match bound {
+        Bound::Domain { errno } => ("domain", Some(errno.raw_os_error())),
+        Bound::Memory { .. } => ("memory", None),
+        Bound::OpenFiles { .. } => ("open files", None),
+        Bound::Mappings => ("mappings", None),
+        _ => ("other", None),
     }
 }
 
 fn stream(args: &StreamProbeArgs, report: Report) -> Result<()> {
-    let domain = open_domain(&args.device, report)?;
+    let device = args.device.device.open(report)?;
+    let domain = device.new_domain()?;
     let size = length(args.size.0)?;
     let found = probe::stream(&domain, size, args.rounds, |round, bytes| {
         bytes.fill(round as u8);
@@ -76,7 +102,8 @@ fn stream(args: &StreamProbeArgs, report: Report) -> Result<()> {
 }
 
 fn persist(args: &PersistArgs, report: Report) -> Result<()> {
-    let domain = open_domain(&args.device, report)?;
+    let device = args.device.device.open(report)?;
+    let domain = device.new_domain()?;
     let layout = Layout::new(args.k, args.n, Precision::Int8);
     let layout = layout.map_err(|e| Error::Usage(e.to_string()))?;
     let found = probe::persist(&domain, length(layout.bytes())?, |out| {
@@ -113,16 +140,13 @@ fn domains(args: &DomainsArgs, report: Report) -> Result<()> {
 fn cores(args: &DeviceArgs, report: Report) -> Result<()> {
     let device = args.device.open(report)?;
     let found = probe::cores(&device)?;
-    let value: Vec<Value> = found
-        .cores
-        .iter()
-        .map(|core| {
-            json!({
-                "core": core.core, "works": core.works(), "right": core.right,
-                "busy_seconds": core.busy.as_secs_f64(), "error": core.error,
-            })
+    let cores = found.cores.iter().map(|core| {
+        json!({
+            "core": core.core, "works": core.works(), "right": core.right,
+            "busy_seconds": core.busy.as_secs_f64(), "error": core.error,
         })
-        .collect();
+    });
+    let value = json!({ "cores": cores.collect::<Vec<_>>(), "fences": found.fences });
     report.print(&value, || found.to_string())?;
     match found.cores.iter().filter(|core| !core.works()).count() {
         0 => Ok(()),
@@ -131,7 +155,8 @@ fn cores(args: &DeviceArgs, report: Report) -> Result<()> {
 }
 
 fn fill(args: &FillArgs, report: Report) -> Result<()> {
-    let domain = open_domain(&args.device, report)?;
+    let device = args.device.device.open(report)?;
+    let domain = device.new_domain()?;
     let found = probe::fill(&domain, length(args.size.0)?)?;
     let rate = |rate: &probe::FillRate| {
         json!({
@@ -143,11 +168,6 @@ fn fill(args: &FillArgs, report: Report) -> Result<()> {
         "bytes": found.bytes, "rates": found.rates.iter().map(rate).collect::<Vec<_>>(),
     });
     report.print(&value, || found.to_string())
-}
-
-fn open_domain(args: &DeviceArgs, report: Report) -> Result<Domain> {
-    let device: Device = args.device.open(report)?;
-    Ok(device.new_domain()?)
 }
 
 fn length(bytes: u64) -> Result<usize> {

@@ -9,4 +9,4 @@ mod table;
 pub use plain::{plain, plain_lines};
 pub use progress::Progress;
 pub use report::Report;
-pub use table::{Table, counted, seconds, share};
+pub use table::{Table, as_seconds, counted, recovered, seconds, share};

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use serde::Serializer;
+
 use super::plain;
 use comfy_table::{CellAlignment, presets};
 
@@ -69,6 +71,30 @@ pub fn share(part: f64, whole: f64) -> String {
 /// ```
 pub fn counted(count: usize, thing: &str) -> String {
     format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
+}
+
+/// A line about jobs that failed at first and ran after a reset; nothing when there were none.
+///
+/// ```
+/// assert_eq!(ork::output::recovered(0), "");
+/// assert_eq!(ork::output::recovered(1), "1 job failed at first, and ran after a reset of the NPU\n");
+/// ```
+pub fn recovered(jobs: u64) -> String {
+    match jobs {
+        0 => String::new(),
+        jobs => {
+            let jobs = counted(usize::try_from(jobs).unwrap_or(usize::MAX), "job");
+            format!("{jobs} failed at first, and ran after a reset of the NPU\n")
+        }
+    }
+}
+
+/// A time as every `--json` has it: seconds, in a field whose name ends with that word.
+///
+/// # Errors
+/// The serializer's.
+pub fn as_seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(time.as_secs_f64())
 }
 
 /// A time as people read it: three digits and a unit.

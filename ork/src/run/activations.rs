@@ -101,6 +101,11 @@ impl Digest {
         self.sum = 0;
     }
 
+    /// The digest of `times` as many passes with the same results.
+    pub fn repeated(&self, times: u32) -> u64 {
+        self.value.wrapping_mul(times.into())
+    }
+
     /// The digest of all weights ended so far.
     pub fn value(&self) -> u64 {
         self.value

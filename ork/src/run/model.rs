@@ -7,9 +7,10 @@ use ork_cache::Store;
 use ork_cache::trace::Recorder;
 use ork_cache::{Part, Placed};
 use ork_cache::{Visit, WeightId};
-use ork_weights::reference;
+use rknpu::Precision;
 
-use super::activations::{Digest, Noise};
+use super::activations::Digest;
+use super::cpu;
 use super::engine::{Engine, Inputs};
 use super::routed::Router;
 use super::session::Settings;
@@ -25,12 +26,23 @@ pub(super) struct Model {
     pub(super) placed: Placed,
     pub(super) rows: usize,
     pub(super) router: Option<Router>,
-    /// All results of a weight, when they are compared with the CPU's.
+    /// Whether every result is compared with the CPU's.
+    verify: bool,
+    /// Forms of weights of which one has been compared.
+    compared: Vec<Form>,
+    /// All results of a weight that is being compared.
     out: Option<Vec<i32>>,
     pub(super) digest: Digest,
     pub(super) totals: Totals,
     /// Shared by all models of a session, for `ork top`.
     times: Arc<CoreTimes>,
+}
+
+/// What makes weights go different ways to their results: what the cores compute, and whether it is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Form {
+    precision: Precision,
+    whole: bool,
 }
 
 /// What a model has done so far.
@@ -64,7 +76,9 @@ impl Model {
             placed,
             rows: settings.setup.rows as usize,
             router: None,
-            out: settings.verify.then(Vec::new),
+            verify: settings.verify,
+            compared: Vec::new(),
+            out: None,
             digest: Digest::default(),
             totals: Totals::default(),
             times: times.clone(),
@@ -98,9 +112,12 @@ impl Model {
 
     /// Multiplies the first `rows` rows by a weight, part by part.
     pub(super) fn weight(&mut self, index: usize, rows: usize, pass: &mut Pass<'_>) -> Result<()> {
-        if let Some(out) = &mut self.out {
-            out.resize(rows * self.store.items()[index].layout.n() as usize, 0);
-        }
+        let layout = self.store.items()[index].layout;
+        let whole = self.placed.items[index].len() == 1;
+        let form = Form { precision: layout.precision(), whole };
+        // An NPU that computes nothing is seen before its results are used for anything.
+        let first = !self.compared.contains(&form);
+        self.out = (first || self.verify).then(|| vec![0; rows * layout.n() as usize]);
         for part in self.placed.items[index].clone() {
             let part = self.placed.parts[part];
             let domain = part.domain;
@@ -111,7 +128,16 @@ impl Model {
             }
         }
         self.digest.end_weight(index);
-        self.check(index, rows)
+        if first {
+            self.compared.push(form);
+        }
+        let Some(out) = self.out.take() else { return Ok(()) };
+        if self.verify {
+            return self.compare(index, 0, &out);
+        }
+        let rows: Vec<&[i32]> = out.chunks(layout.n() as usize).collect();
+        rows.first().map_or(Ok(()), |row| self.compare(index, 0, row))?;
+        rows.last().map_or(Ok(()), |row| self.compare(index, rows.len() - 1, row))
     }
 
     /// Multiplies by one part of a weight and reads the results where they are.
@@ -154,24 +180,19 @@ impl Model {
         Ok(())
     }
 
-    /// Compares the results of weight `index` with the CPU's, if they have been kept for that.
-    fn check(&mut self, index: usize, rows: usize) -> Result<()> {
-        let Some(out) = &self.out else { return Ok(()) };
+    /// Compares results of weight `index`, those of the rows from `first` on, with the CPU's.
+    fn compare(&mut self, index: usize, first: usize, out: &[i32]) -> Result<()> {
         let item = &self.store.items()[index];
-        let mut tiled = vec![0; item.layout.bytes() as usize];
-        self.store.load(index, 0, &item.layout, &mut tiled).map_err(Error::Store)?;
-        let inputs = Noise { weight: index, row: 0 }.values_of(rows, &item.layout);
+        let n = item.layout.n() as usize;
         let mut want = vec![0; out.len()];
-        reference::sums(&item.layout, &tiled, &inputs, &mut want)
-            .map_err(|error| Error::Source(Arc::new(error)))?;
+        cpu::sums(&self.store, index, first, &mut want)?;
         let wrong = out.iter().zip(&want).position(|(device, cpu)| device != cpu);
         self.totals.verified += out.len() as u64;
         let Some(at) = wrong else { return Ok(()) };
-        let n = item.layout.n() as usize;
         Err(Error::Check(format!(
             "{}: row {}, column {}: the device says {}, the CPU {}",
             item.name,
-            at / n,
+            first + at / n,
             at % n,
             out[at],
             want[at]

@@ -2,8 +2,9 @@
 
 use std::env;
 use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -214,4 +215,58 @@ fn on_a_full_disk(folder: &Path) {
     ork(&["convert", text(&model), "-o", text(&pack)]).assert().success();
     ork(&["verify", text(&pack), "--model", text(&model)]).assert().success();
     assert!(!partial.exists());
+}
+
+/// The demonstration's folders in `folder`.
+fn demo_folders(folder: &Path) -> Vec<PathBuf> {
+    let all = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    all.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("ork-demo-"))
+        .collect()
+}
+
+/// Starts a demonstration that takes long; gives its own folder as soon as there is something in it.
+fn start_demo(folder: &Path) -> (Child, PathBuf) {
+    let before = demo_folders(folder);
+    let mut demo = Command::new(cargo_bin("ork"))
+        .args(["demo", "--device", "sim", "--size", "100MiB", "--passes", "500"])
+        .env("TMPDIR", folder)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let filled = |path: &PathBuf| {
+        !before.contains(path) && fs::read_dir(path).is_ok_and(|mut files| files.next().is_some())
+    };
+    loop {
+        if let Some(path) = demo_folders(folder).into_iter().find(filled) {
+            return (demo, path);
+        }
+        assert!(demo.try_wait().unwrap().is_none(), "it ended before it had a folder");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn what_a_killed_demonstration_left_is_removed_by_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut killed, left) = start_demo(folder.path());
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert_eq!(demo_folders(folder.path()), [left.clone()]);
+
+    // The next one removes it, and leaves alone what a living one holds.
+    let (mut living, held) = start_demo(folder.path());
+    assert_eq!(demo_folders(folder.path()), [held.clone()]);
+    let args = ["demo", "--device", "sim", "--size", "26MiB", "--passes", "1"];
+    let output = ork(&args).env("TMPDIR", folder.path()).output().unwrap();
+    let (out, err) = (&output.stdout, String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{err}");
+    assert!(String::from_utf8_lossy(out).contains("identical, and the CPU's"), "{out:?}");
+    assert_eq!(demo_folders(folder.path()), [held]);
+
+    // A signal ends it, and it takes its folder along.
+    let pid = rustix::process::Pid::from_child(&living);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(living.wait().unwrap().signal(), Some(15));
+    assert_eq!(demo_folders(folder.path()), Vec::<PathBuf>::new());
 }

@@ -5,14 +5,37 @@ use std::fs;
 use super::{fails, json, ork, pack, text};
 
 #[test]
-fn the_window_is_that_of_a_board() {
-    let found = json(&["probe", "window", "--device", "sim"]);
+fn a_domain_maps_what_one_of_a_board_does() {
+    let found = json(&["probe", "capacity", "--device", "sim"]);
     let found = found.as_array().unwrap();
     assert_eq!(found.len(), 2 * 16, "16 domains, created only and mapped");
     for one in found {
-        assert_eq!(one["window"].as_u64(), Some((4 << 30) - 4096));
+        assert_eq!(one["capacity"].as_u64(), Some((4 << 30) - 4096));
+        assert_eq!(one["ended_by"], "domain");
         assert_eq!((one["buffers"].as_u64(), one["errno"].as_i64()), (Some(63), Some(14)));
     }
+}
+
+#[test]
+fn what_ends_the_probe_of_a_domain_is_not_taken_for_the_domain() {
+    // 1,024 open files are fewer than the buffers of 1 MiB that a domain maps.
+    let program = super::program();
+    let args = "probe capacity --device sim --domain 0 --size 1MiB --keep 0";
+    let script = format!("ulimit -n 1024; exec {program} {args}");
+    let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+    let (out, err) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(2), "{out}{err}");
+    assert!(out.contains("open files: 1024 are allowed") && out.contains("is not known"), "{out}");
+    assert!(err.contains("domain 0") && err.contains("a larger --size"), "{err}");
+
+    // Memory that is to be left to others: more than any machine has.
+    let args = ["probe", "capacity", "--device", "sim", "--domain", "3", "--keep", "1000TiB"];
+    fails(&args, 2, &["domain 3", "are to be kept", "--keep"]);
+    let output = ork(&[&args[..], &["--json"]].concat()).output().unwrap();
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&found[0]["ended_by"], found[0]["buffers"].as_u64()), (&"memory".into(), Some(0)));
+    assert!(found[0]["capacity"].is_null() && found[0]["errno"].is_null());
 }
 
 #[test]
@@ -32,7 +55,8 @@ fn the_other_probes_check_themselves() {
     let domains = json(&args);
     assert_eq!((domains["jobs"].as_u64(), domains["wrong"].as_u64()), (Some(12), Some(0)));
     let cores = json(&["probe", "cores", "--device", "sim"]);
-    assert!(cores.as_array().unwrap().iter().all(|core| core["works"] == true));
+    assert!(cores["cores"].as_array().unwrap().iter().all(|core| core["works"] == true));
+    assert_eq!(cores["fences"], true);
     let fill = json(&["probe", "fill", "--device", "sim", "--size", "1MiB"]);
     assert_eq!(fill["rates"].as_array().unwrap().len(), 4);
     fails(&["probe", "persist", "--device", "sim", "-k", "31"], 2, &["K=31"]);

@@ -14,19 +14,19 @@
 //! # Ok::<(), rknpu::Error>(())
 //! ```
 
+mod capacity;
 mod cores;
 mod domains;
 mod fill;
 mod persist;
 mod stream;
-mod window;
 
+pub use capacity::{Bound, CapacityReport, available_memory, capacity};
 pub use cores::{CoreOutcome, CoresReport, cores};
 pub use domains::{DomainsReport, domains};
 pub use fill::{FillRate, FillReport, fill};
 pub use persist::{PersistReport, persist};
 pub use stream::{StreamReport, stream};
-pub use window::{WindowReport, window};
 
 use std::time::Duration;
 

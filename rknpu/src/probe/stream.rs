@@ -1,4 +1,4 @@
-//! Whether address space comes back: many times a window through one window.
+//! Whether address space comes back: many times a domain's size through one domain.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ impl fmt::Display for StreamReport {
         let bytes = self.weight * u64::from(self.done);
         write!(
             f,
-            "{} of {} weights of {} bytes, {:.1} GiB through a window of 4 GiB, at most {} mapped at once, \
+            "{} of {} weights of {} bytes, {:.1} GiB through a domain of 4 GiB, at most {} mapped at once, \
              {} left, {:.2} GB/s: {}",
             self.done,
             self.wanted,
@@ -72,7 +72,7 @@ impl fmt::Display for StreamReport {
 ///
 /// let device = Device::simulated(Default::default())?;
 /// let report = probe::stream(&device.domain(0)?, 64 << 20, 100, |_, bytes| bytes[0] = 1)?;
-/// assert!(report.is_clean()); // 6.25 GiB through a window of 4 GiB
+/// assert!(report.is_clean()); // 6.25 GiB through a domain of 4 GiB
 /// # Ok::<(), rknpu::Error>(())
 /// ```
 pub fn stream(
