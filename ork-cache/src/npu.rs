@@ -45,11 +45,6 @@ pub struct Filled {
     layout: Layout,
 }
 
-/// Memory that the device did not take back.
-#[derive(Debug, thiserror::Error)]
-#[error("the device did not free the memory")]
-struct NotFreed;
-
 /// Memory that nothing was written to.
 #[derive(Debug, thiserror::Error)]
 #[error("nothing has been written there")]
@@ -154,20 +149,21 @@ impl Backend for Npu {
         }
     }
 
-    fn reclaim(&self, memory: Filled) -> Filling {
-        Filling { buffer: memory.buffer.reclaim(), layout: None }
+    fn reclaim(&self, memory: Filled) -> std::result::Result<Filling, (Filled, Cause)> {
+        let layout = memory.layout;
+        match memory.buffer.reclaim() {
+            Ok(buffer) => Ok(Filling { buffer, layout: None }),
+            Err(unchanged) => {
+                let buffer = unchanged.buffer;
+                Err((Filled { buffer, layout }, cause(unchanged.error)))
+            }
+        }
     }
 
     fn free(&self, memory: Filling) -> std::result::Result<(), Cause> {
-        let domain = memory.buffer.domain().clone();
-        // Inside the domain a drop frees at once; outside it might be put off.
-        let active = domain.enter().map_err(cause)?;
-        let before = domain.device().health().leaked_bytes;
-        drop(memory);
-        drop(active);
+        let freed = memory.buffer.free();
         self.record_memory();
-        let leaked = domain.device().health().leaked_bytes > before;
-        if leaked { Err(cause(NotFreed)) } else { Ok(()) }
+        freed.map_err(|unchanged| cause(unchanged.error))
     }
 
     fn will_need(&self, weight: WeightId) {

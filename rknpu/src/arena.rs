@@ -1,15 +1,14 @@
 //! Large buffers that many small ones share.
 
 use std::fmt;
-use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rknpu_sys::flags::SyncFlags;
-
-use crate::buffer::{Buffer, Host, Memory, pages};
-use crate::domain::{Domain, Request};
+use crate::buffer::{Buffer, Host};
+use crate::domain::Domain;
 use crate::error::{Error, Result};
+use crate::import::DmaBuf;
 use crate::mapping::MappedRange;
+use crate::memory::{Memory, Request, pages};
 
 /// One large device buffer from which smaller ones are cut, so that a weight is not a kernel object
 /// each.
@@ -51,11 +50,11 @@ impl Arena {
     /// ```
     ///
     /// # Errors
-    /// As [`Domain::alloc`]; [`Error::Driver`] when the first clean fails.
+    /// As [`Domain::alloc`]; [`Error::Driver`] when the first sync fails.
     pub fn new(domain: &Domain, len: usize) -> Result<Arena> {
         let mut memory = Memory::create(domain, &Request::new(len as u64))?;
         let size = memory.size();
-        memory.clean(0..size)?;
+        memory.sync_for_device(0..size)?;
         let free = Mutex::new(memory.take_range().into_iter().collect());
         Ok(Arena(Arc::new(Inner { memory, free })))
     }
@@ -76,12 +75,14 @@ impl Arena {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Size`] for 0 bytes, [`Error::ArenaFull`].
+    /// [`Error::Size`] for 0 bytes; [`Error::ArenaFull`]; [`Error::Wedged`]: what is free here the NPU may still
+    /// write to.
     pub fn alloc(&self, len: usize) -> Result<Buffer<Host>> {
         let capacity = self.capacity();
         if len == 0 || len as u64 > capacity {
             return Err(Error::Size { requested: len as u64, limit: capacity });
         }
+        self.domain().device().check()?;
         let size = pages(len as u64) as usize;
         let mut free = self.0.free();
         let Some(at) = free.iter().position(|span| span.len() >= size) else {
@@ -94,7 +95,7 @@ impl Arena {
             });
         };
         let (span, rest) = free.remove(at).split(size);
-        if rest.len() > 0 {
+        if !rest.is_empty() {
             free.insert(at, rest);
         }
         drop(free);
@@ -196,6 +197,8 @@ pub(crate) enum Backing {
     Own(Memory),
     /// A part of an arena.
     Part(Part),
+    /// Memory of another driver, mapped for the NPU.
+    Imported(Memory, Box<DmaBuf>),
 }
 
 /// A part of an arena.
@@ -222,15 +225,29 @@ impl Drop for Part {
 impl Backing {
     pub(crate) fn memory(&self) -> &Memory {
         match self {
-            Backing::Own(memory) => memory,
+            Backing::Own(memory) | Backing::Imported(memory, _) => memory,
             Backing::Part(part) => &part.arena.memory,
+        }
+    }
+
+    /// Gives it back now.
+    pub(crate) fn free(self) -> Result<(), (Backing, Error)> {
+        match self {
+            Backing::Own(memory) => {
+                memory.free().map_err(|(memory, error)| (Backing::Own(memory), error))
+            }
+            Backing::Imported(memory, dma_buf) => {
+                memory.free().map_err(|(memory, error)| (Backing::Imported(memory, dma_buf), error))
+            }
+            // The arena has it back.
+            Backing::Part(_) => Ok(()),
         }
     }
 
     /// First byte in the object.
     pub(crate) fn offset(&self) -> u64 {
         match self {
-            Backing::Own(_) => 0,
+            Backing::Own(_) | Backing::Imported(..) => 0,
             Backing::Part(part) => part.span.as_ref().map_or(0, |span| span.offset() as u64),
         }
     }
@@ -238,6 +255,7 @@ impl Backing {
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Backing::Own(memory) => memory.bytes(),
+            Backing::Imported(..) => &[],
             Backing::Part(part) => part.span.as_ref().map_or(&[], MappedRange::bytes),
         }
     }
@@ -245,27 +263,11 @@ impl Backing {
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             Backing::Own(memory) => memory.bytes_mut(),
+            Backing::Imported(..) => &mut [],
             Backing::Part(part) => match &mut part.span {
                 Some(span) => span.bytes_mut(),
                 None => &mut [],
             },
-        }
-    }
-
-    /// Cleans a range, counted from the buffer's start.
-    pub(crate) fn clean(&mut self, range: Range<u64>) -> Result<()> {
-        let offset = self.offset();
-        match self {
-            Backing::Own(memory) => memory.clean(range),
-            Backing::Part(part) => {
-                let len = part.span.as_ref().map_or(0, |span| span.len() as u64);
-                if range.end > len {
-                    let (offset, size) = (range.start, len);
-                    return Err(Error::Range { offset, len: range.end - offset, size });
-                }
-                let range = offset + range.start..offset + range.end;
-                part.arena.memory.sync(SyncFlags::TO_DEVICE, range)
-            }
         }
     }
 }

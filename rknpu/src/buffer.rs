@@ -20,17 +20,13 @@ mod read_only;
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::Range;
 use std::sync::Arc;
 
-use rknpu_sys::flags::SyncFlags;
-
 use crate::arena::Backing;
-use crate::device::Entered;
-use crate::domain::{Domain, PAGE, Request};
-use crate::driver::{Mapping, Object};
-use crate::error::{Call, Error, Result};
-use crate::mapping::MappedRange;
+use crate::domain::Domain;
+use crate::driver::Object;
+use crate::error::{Error, Result};
+use crate::memory::Memory;
 
 pub use read_only::ReadOnly;
 
@@ -126,9 +122,9 @@ mod sealed {
 /// let device = rknpu::Device::simulated(Default::default())?;
 /// let mut buffer = device.domain(0)?.alloc(4096)?;
 /// buffer.as_mut_slice().fill(7);
-/// let buffer = buffer.to_device()?; // cleaned: the NPU sees the sevens
+/// let buffer = buffer.to_device()?; // synced: the NPU sees the sevens
 /// assert_ne!(buffer.iova(), 0);
-/// let buffer = buffer.to_host()?; // invalidated: the CPU sees what the NPU wrote
+/// let buffer = buffer.to_host()?; // synced: the CPU sees what the NPU wrote
 /// assert_eq!(buffer.as_slice()[0], 7);
 /// # Ok::<(), rknpu::Error>(())
 /// ```
@@ -207,8 +203,29 @@ impl<S: State> Buffer<S> {
         Buffer { backing, len, state: PhantomData }
     }
 
+    pub(crate) fn into_backing(self) -> (Backing, usize) {
+        (self.backing, self.len)
+    }
+
+    /// The CPU's again, unless a job has not been proven ended.
+    fn into_host(self) -> Result<Buffer<Host>, Unchanged<S>> {
+        match self.domain().device().check() {
+            Ok(()) => Ok(self.into_state()),
+            Err(error) => Err(Unchanged { buffer: self, error }),
+        }
+    }
+
     fn into_state<T: State>(self) -> Buffer<T> {
         Buffer { backing: self.backing, len: self.len, state: PhantomData }
+    }
+
+    /// Where the first `len` bytes lie in the object.
+    fn part(&self, len: u64) -> Result<std::ops::Range<u64>> {
+        let (offset, size) = (self.backing.offset(), self.len as u64);
+        if len > size {
+            return Err(Error::Range { offset: 0, len, size });
+        }
+        Ok(offset..offset + len)
     }
 
     /// Bytes, as asked for.
@@ -226,6 +243,29 @@ impl<S: State> Buffer<S> {
     /// Whether it has none; a buffer from [`Domain::alloc`] always has some.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Frees it now, and says whether that worked; dropping does the same silently, and later where another
+    /// domain is active.
+    ///
+    /// ```
+    /// let device = rknpu::Device::simulated(Default::default())?;
+    /// let domain = device.domain(0)?;
+    /// domain.alloc(4096)?.free()?;
+    /// assert_eq!(domain.stats().used, 0);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The buffer back and the reason: [`Error::DomainBusy`]; [`Error::Wedged`]; [`Error::Driver`] when the
+    /// driver refuses. Dropped then, it is tried once more.
+    pub fn free(self) -> Result<(), Unchanged<S>> {
+        let len = self.len;
+        let unchanged = |(backing, error)| {
+            let buffer = Buffer { backing, len, state: PhantomData };
+            Unchanged { buffer, error }
+        };
+        self.backing.free().map_err(unchanged)
     }
 
     /// The domain it is in.
@@ -268,7 +308,7 @@ impl Buffer<Host> {
         self.backing.bytes_mut().get_mut(..len).unwrap_or_default()
     }
 
-    /// Hands it to the NPU: cleans the CPU's caches over all of it.
+    /// Hands it to the NPU: syncs all of it for the device.
     ///
     /// ```
     /// let device = rknpu::Device::simulated(Default::default())?;
@@ -288,7 +328,7 @@ impl Buffer<Host> {
     }
 
     /// Hands it to the NPU, of which only the first `len` bytes have been written since it was last
-    /// there: cleans only those.
+    /// there: syncs only those.
     ///
     /// ```
     /// use rknpu::sim::{Machine, Config};
@@ -298,7 +338,7 @@ impl Buffer<Host> {
     /// let slot = device.domain(0)?.alloc(1 << 20)?.to_device()?;
     ///
     /// let before = machine.report().to_device;
-    /// let mut slot = slot.reclaim();
+    /// let mut slot = slot.reclaim()?;
     /// slot.as_mut_slice()[..4096].fill(1); // a small weight in a large slot
     /// let slot = slot.to_device_up_to(4096)?;
     /// assert_eq!(machine.report().to_device - before, 4096);
@@ -307,8 +347,8 @@ impl Buffer<Host> {
     ///
     /// # Errors
     /// As [`Buffer::to_device`]; [`Error::Range`] when it is shorter.
-    pub fn to_device_up_to(mut self, len: u64) -> Result<Buffer<OnDevice>, Unchanged<Host>> {
-        match self.backing.clean(0..len) {
+    pub fn to_device_up_to(self, len: u64) -> Result<Buffer<OnDevice>, Unchanged<Host>> {
+        match self.part(len).and_then(|range| self.backing.memory().sync_for_device(range)) {
             Ok(()) => Ok(self.into_state()),
             Err(error) => Err(Unchanged { buffer: self, error }),
         }
@@ -328,10 +368,15 @@ impl<S: NpuReadable> Buffer<S> {
     pub fn iova(&self) -> u64 {
         self.backing.memory().iova() + self.backing.offset()
     }
+
+    /// The object that it lies in, for a job.
+    pub(crate) fn object(&self) -> Option<&Arc<Object>> {
+        self.backing.memory().object()
+    }
 }
 
 impl Buffer<OnDevice> {
-    /// Takes it back from the NPU to read it: invalidates the CPU's caches over all of it.
+    /// Takes it back from the NPU to read it: syncs all of it for the CPU.
     ///
     /// ```
     /// let device = rknpu::Device::simulated(Default::default())?;
@@ -345,9 +390,8 @@ impl Buffer<OnDevice> {
     /// # Errors
     /// As [`Buffer::to_device`].
     pub fn to_host(self) -> Result<Buffer<Host>, Unchanged<OnDevice>> {
-        let offset = self.backing.offset();
-        let range = offset..offset + self.len as u64;
-        match self.backing.memory().sync(SyncFlags::FROM_DEVICE, range) {
+        let range = self.part(self.len as u64);
+        match range.and_then(|range| self.backing.memory().sync_for_cpu(range)) {
             Ok(()) => Ok(self.into_state()),
             Err(error) => Err(Unchanged { buffer: self, error }),
         }
@@ -359,13 +403,16 @@ impl Buffer<OnDevice> {
     /// ```
     /// let device = rknpu::Device::simulated(Default::default())?;
     /// let slot = device.domain(0)?.alloc(4096)?.to_device()?;
-    /// let mut slot = slot.reclaim();
+    /// let mut slot = slot.reclaim()?;
     /// slot.as_mut_slice().fill(1);
     /// let slot = slot.to_device()?;
     /// # Ok::<(), rknpu::Error>(())
     /// ```
-    pub fn reclaim(self) -> Buffer<Host> {
-        self.into_state()
+    ///
+    /// # Errors
+    /// The buffer back and [`Error::Wedged`]: the NPU may still write to it.
+    pub fn reclaim(self) -> Result<Buffer<Host>, Unchanged<OnDevice>> {
+        self.into_host()
     }
 }
 
@@ -374,217 +421,4 @@ impl<S: State> fmt::Debug for Buffer<S> {
         let (name, len, domain) = (S::NAME, self.len, self.domain().index());
         write!(f, "Buffer<{name}>({len} bytes in domain {domain})")
     }
-}
-
-/// An object, its mapping and its place in a domain's books, without a state.
-#[derive(Debug)]
-pub(crate) struct Memory {
-    /// Absent only while it is dropped.
-    parts: Option<Parts>,
-    domain: Domain,
-    /// The NPU has never been given it: the first clean must be preceded by another.
-    fresh: bool,
-}
-
-#[derive(Debug)]
-struct Parts {
-    /// Shared with a job while it runs.
-    object: Arc<Object>,
-    /// Absent for memory that the CPU never sees, and when an arena has taken it.
-    span: Option<MappedRange>,
-}
-
-impl Memory {
-    pub(crate) fn create(domain: &Domain, request: &Request) -> Result<Memory> {
-        let device = domain.device();
-        device.check()?;
-        let size = domain.size(request)?;
-        let _entered = device.enter_for_memory(domain.index())?;
-        domain.admit(size, request)?;
-        let driver = device.driver();
-        let create = domain.create_args(size, request);
-        let object = driver.create(&create).map_err(|errno| domain.create_error(size, errno))?;
-        let mut memory = Memory::adopt(domain, object);
-        if request.map {
-            memory.map()?;
-        }
-        Ok(memory)
-    }
-
-    /// Takes an object over that is in this domain.
-    pub(crate) fn adopt(domain: &Domain, object: Object) -> Memory {
-        let object = Arc::new(object);
-        domain.mapped(&object);
-        let parts = Parts { object, span: None };
-        Memory { parts: Some(parts), domain: domain.clone(), fresh: true }
-    }
-
-    fn map(&mut self) -> Result<()> {
-        let domain = self.domain.index();
-        let Some(parts) = &mut self.parts else { return Ok(()) };
-        let bytes = parts.object.size();
-        let mapping = self
-            .domain
-            .device()
-            .driver()
-            .map(&parts.object)
-            .map_err(|errno| Error::Driver { call: Call::Map, domain, bytes, errno })?;
-        parts.span = Some(MappedRange::whole(mapping));
-        Ok(())
-    }
-
-    pub(crate) fn domain(&self) -> &Domain {
-        &self.domain
-    }
-
-    pub(crate) fn iova(&self) -> u64 {
-        self.parts.as_ref().map_or(0, |parts| parts.object.iova())
-    }
-
-    pub(crate) fn size(&self) -> u64 {
-        self.parts.as_ref().map_or(0, |parts| parts.object.size())
-    }
-
-    /// The object, for a job.
-    pub(crate) fn object(&self) -> Option<&Arc<Object>> {
-        self.parts.as_ref().map(|parts| &parts.object)
-    }
-
-    /// Takes the claim on the mapping; whoever takes it gives it back before the memory goes.
-    pub(crate) fn take_range(&mut self) -> Option<MappedRange> {
-        self.parts.as_mut().and_then(|parts| parts.span.take())
-    }
-
-    pub(crate) fn give_range(&mut self, span: MappedRange) {
-        if let Some(parts) = &mut self.parts {
-            parts.span = Some(span);
-        }
-    }
-
-    pub(crate) fn bytes(&self) -> &[u8] {
-        self.parts.as_ref().and_then(|parts| parts.span.as_ref()).map_or(&[], MappedRange::bytes)
-    }
-
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        match self.parts.as_mut().and_then(|parts| parts.span.as_mut()) {
-            Some(span) => span.bytes_mut(),
-            None => &mut [],
-        }
-    }
-
-    /// Cleans a range for the NPU. The first time, all of it and twice: what a fresh buffer's pages left
-    /// in the caches would otherwise overwrite the NPU's results later, and a single clean has been seen
-    /// to wedge the next submit.
-    pub(crate) fn clean(&mut self, range: Range<u64>) -> Result<()> {
-        if self.fresh {
-            let all = 0..self.size();
-            self.sync(SyncFlags::TO_DEVICE | SyncFlags::FROM_DEVICE, all.clone())?;
-            self.sync(SyncFlags::TO_DEVICE, all)?;
-            self.fresh = false;
-            return Ok(());
-        }
-        self.sync(SyncFlags::TO_DEVICE, range)
-    }
-
-    /// Cache maintenance over a range.
-    pub(crate) fn sync(&self, flags: SyncFlags, range: Range<u64>) -> Result<()> {
-        let device = self.domain.device();
-        device.check()?;
-        let entered = device.enter_for_memory(self.domain.index())?;
-        self.sync_inside(flags, range, &entered)
-    }
-
-    /// Cache maintenance over a range, in a domain that has been entered already.
-    pub(crate) fn sync_inside(
-        &self,
-        flags: SyncFlags,
-        range: Range<u64>,
-        _: &Entered,
-    ) -> Result<()> {
-        let Some(parts) = &self.parts else { return Ok(()) };
-        let (offset, size) = (range.start, parts.object.size());
-        let len = range.end.saturating_sub(offset);
-        if range.end > size || offset > range.end {
-            return Err(Error::Range { offset, len, size });
-        }
-        if len == 0 {
-            return Ok(());
-        }
-        let domain = self.domain.index();
-        let driver = self.domain.device().driver();
-        driver.sync(&parts.object, flags, offset, len).map_err(|errno| Error::Driver {
-            call: Call::Sync,
-            domain,
-            bytes: len,
-            errno,
-        })
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        let Some(Parts { object, span }) = self.parts.take() else { return };
-        let to_free = ToFree { object, span, domain: self.domain.clone() };
-        self.domain.device().free(to_free);
-    }
-}
-
-/// Memory on its way back to the driver.
-#[derive(Debug)]
-pub(crate) struct ToFree {
-    object: Arc<Object>,
-    span: Option<MappedRange>,
-    domain: Domain,
-}
-
-impl ToFree {
-    pub(crate) fn domain(&self) -> &Domain {
-        &self.domain
-    }
-
-    /// Unmaps and destroys. The domain has been entered, or nobody works in another.
-    pub(crate) fn free(self) {
-        let ToFree { object, span, domain } = self;
-        let (device, index) = (domain.device(), domain.index());
-        let bytes = object.size();
-        let record = device.record();
-        let Some(object) = Arc::into_inner(object) else {
-            // A job still runs on it, whose handle was forgotten: never freed under the NPU.
-            std::mem::forget(span);
-            return record.leaked(bytes);
-        };
-        // The mapping first: while it lives, the addresses stay taken.
-        let mapping = match span.map(MappedRange::into_mapping) {
-            // Somebody still has a claim on a part of it.
-            Some(None) => return record.leaked(bytes),
-            Some(mapping) => mapping,
-            None => None,
-        };
-        let iova = object.iova();
-        let unmapped = mapping.map_or(Ok(()), Mapping::release);
-        if let Err(errno) = unmapped {
-            record.incident(Call::Unmap, index, bytes, errno);
-            record.leaked(bytes);
-        }
-        match device.driver().destroy(object) {
-            Ok(()) if unmapped.is_ok() => domain.unmapped(iova),
-            // While it is mapped, the driver keeps its memory and addresses.
-            Ok(()) => {}
-            Err((_, errno)) => {
-                record.incident(Call::Destroy, index, bytes, errno);
-                record.leaked(bytes);
-            }
-        }
-    }
-
-    /// Keeps it until the process ends: the NPU may still write to it.
-    pub(crate) fn leak(self) {
-        self.domain.device().record().leaked(self.object.size());
-        std::mem::forget(self);
-    }
-}
-
-/// Rounds up to whole pages.
-pub(crate) fn pages(bytes: u64) -> u64 {
-    bytes.next_multiple_of(PAGE)
 }

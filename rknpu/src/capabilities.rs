@@ -2,10 +2,8 @@
 
 use std::fmt;
 
-use rknpu_sys::action;
-
-use crate::driver::{Driver, DriverVersion};
-use crate::error::{Call, Error, Result};
+use crate::driver::{DriverVersion, Spaces};
+use crate::error::{Error, Result};
 use crate::limits;
 
 /// How many address spaces the driver gives.
@@ -68,8 +66,10 @@ pub struct Capabilities {
     pub version: DriverVersion,
     /// Whether the NPU sits behind an IOMMU.
     pub iommu: bool,
-    /// Address spaces.
+    /// Domains.
     pub domains: Domains,
+    /// Address spaces, of which those domains are some.
+    pub spaces: Spaces,
     /// Whether addresses are given page by page (0.9.7 and later), not aligned to the size's next power
     /// of two.
     pub unaligned_iova: bool,
@@ -80,23 +80,6 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    pub(crate) fn detect(driver: &dyn Driver) -> Result<Capabilities> {
-        let failed = |errno| Error::Driver { call: Call::Action, domain: 0, bytes: 0, errno };
-        let version = DriverVersion(driver.action(action::GET_DRV_VERSION, 0).map_err(failed)?);
-        let iommu = driver.action(action::GET_IOMMU_EN, 0).map_err(failed)? != 0;
-        // Drivers before 0.8 know no SRAM.
-        let sram = |code| driver.action(code, 0).map_or(0, u64::from);
-        Ok(Capabilities {
-            node: driver.node().to_owned(),
-            version,
-            iommu,
-            domains: domains(driver, version, iommu)?,
-            unaligned_iova: iommu && version >= DriverVersion::UNALIGNED_IOVA,
-            sram_total: sram(action::GET_TOTAL_SRAM_SIZE),
-            sram_free: sram(action::GET_FREE_SRAM_SIZE),
-        })
-    }
-
     /// Refuses a device that has no more than one domain, for programs that need more.
     ///
     /// ```
@@ -120,27 +103,6 @@ impl Capabilities {
             has: self.version,
         })
     }
-}
-
-/// A stub accepts the switch and still says 0. A driver that has lost its count of users refuses one of the
-/// two switches, after 6 s: the first, or when it is in domain 1 the second.
-fn domains(driver: &dyn Driver, version: DriverVersion, iommu: bool) -> Result<Domains> {
-    if !iommu || version < DriverVersion::SAFE_DOMAINS {
-        return Ok(Domains::None);
-    }
-    let live = || {
-        let failed = |errno| Error::Driver { call: Call::Action, domain: 0, bytes: 0, errno };
-        driver.action(action::GET_IOMMU_DOMAIN_ID, 0).map_err(failed)
-    };
-    let switch = |from, to| {
-        let node = || driver.node().to_owned();
-        let stuck = |errno| Error::DomainsStuck { node: node(), from, to, errno };
-        driver.action(action::SET_IOMMU_DOMAIN_ID, to).map(drop).map_err(stuck)
-    };
-    switch(live()?, 1)?;
-    let now = live()?;
-    switch(now, 0)?;
-    Ok(if now == 1 { Domains::Real } else { Domains::Stub })
 }
 
 impl fmt::Display for Domains {

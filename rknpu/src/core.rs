@@ -5,9 +5,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use rknpu_sys::regs::CORES;
 
-use crate::device::Device;
+use crate::device::{Device, Entered};
+use crate::driver::{Completion, Submission};
 use crate::error::{Error, Result};
-use crate::worker::{Finished, Task, Worker};
+use crate::matmul::JobFailure;
+use crate::worker::Worker;
 
 /// One core of the NPU: the right to run a job on it.
 ///
@@ -32,12 +34,16 @@ use crate::worker::{Finished, Task, Worker};
 pub struct Core {
     index: u32,
     worker: Worker,
+    /// Programs that its thread runs, and whose outcome nobody has been told.
+    started: Option<u32>,
+    /// The driver's record of it names a job that is gone; see [`Completion::foreign_status`].
+    lost: bool,
     device: Device,
 }
 
 impl Core {
     pub(crate) fn lease(device: Device, index: u32) -> Core {
-        Core { index, worker: Worker::new(), device }
+        Core { index, worker: Worker::default(), started: None, lost: false, device }
     }
 
     /// Index, from 0.
@@ -62,22 +68,41 @@ impl Core {
         &self.device
     }
 
+    /// An error when no job may be run on it any more: one has been seen to be freed while it still stood in
+    /// the driver's record of the core.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.lost { Err(Error::CoreLost { core: self.index }) } else { Ok(()) }
+    }
+
     /// Runs on the calling thread.
-    pub(crate) fn run(&mut self, task: Task) -> Finished {
-        task.run(self.device.driver(), self.index)
+    pub(crate) fn run(&mut self, submission: Submission) -> Completion {
+        let completion = self.device.driver().submit(&submission);
+        self.note(completion)
     }
 
     /// Runs on the core's own thread; [`Core::finish`] waits for it.
     ///
     /// # Errors
-    /// The task back, when no thread could be started.
-    pub(crate) fn start(&mut self, task: Task) -> Result<(), (Task, std::io::Error)> {
-        self.worker.start(task, self.index, &self.device)
+    /// No thread could be started.
+    pub(crate) fn start(&mut self, submission: Submission, entered: Option<Entered>) -> Result<()> {
+        let what = "cannot start the thread of an NPU core";
+        let programs = submission.programs().len() as u32;
+        let started = self.worker.start(submission, entered, &self.device);
+        started.map_err(|source| Error::Os { what, source })?;
+        self.started = Some(programs);
+        Ok(())
     }
 
     /// Waits for what [`Core::start`] started.
-    pub(crate) fn finish(&mut self) -> Finished {
-        self.worker.finish()
+    pub(crate) fn finish(&mut self) -> Completion {
+        let completion = self.worker.finish();
+        self.started = None;
+        self.note(completion)
+    }
+
+    fn note(&mut self, completion: Completion) -> Completion {
+        self.lost |= completion.foreign_status.is_some();
+        completion
     }
 }
 
@@ -89,8 +114,16 @@ impl fmt::Debug for Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
+        let seen = self.device.resets();
+        if let Some(programs) = self.started {
+            // Nobody asked how it ended, but what becomes of its memory depends on that.
+            let completion = self.finish();
+            if let Some(failure) = JobFailure::of(&completion, programs, self.index, 0) {
+                self.device.abandon(&failure, seen);
+            }
+        }
         self.worker.stop();
-        self.device.return_core(self.index);
+        self.device.return_core(self.index, self.lost);
     }
 }
 
@@ -109,12 +142,20 @@ pub struct Cores(Arc<Pool>);
 pub(crate) struct Pool {
     count: usize,
     device: Device,
-    free: Mutex<Hand>,
+    free: Mutex<Free>,
     returned: Condvar,
 }
 
 /// Cores by index.
 type Hand = [Option<Core>; CORES];
+
+/// Cores that nobody has taken.
+#[derive(Default)]
+struct Free {
+    hand: Hand,
+    /// Cores that came back lost, and were dropped.
+    lost: usize,
+}
 
 impl Cores {
     /// A pool of these cores.
@@ -138,10 +179,10 @@ impl Cores {
         if cores.iter().any(|core| !core.device.is(&device)) {
             return Err(none);
         }
-        let (count, mut free) = (cores.len(), Hand::default());
+        let (count, mut free) = (cores.len(), Free::default());
         for core in cores {
             let index = core.index as usize;
-            if let Some(place) = free.get_mut(index) {
+            if let Some(place) = free.hand.get_mut(index) {
                 *place = Some(core);
             }
         }
@@ -174,19 +215,25 @@ impl Cores {
     }
 
     /// Waits until one is free and takes up to `want` of the free ones, at least one.
-    pub(crate) fn take(&self, want: usize) -> Taken<'_> {
+    ///
+    /// # Errors
+    /// [`Error::CoreLost`] when every core of the pool is.
+    pub(crate) fn take(&self, want: usize) -> Result<Taken<'_>> {
         let mut free = self.0.free();
-        while free.iter().all(Option::is_none) {
+        while free.hand.iter().all(Option::is_none) {
+            if free.lost == self.0.count {
+                return Err(Error::CoreLost { core: 0 });
+            }
             free = self.0.returned.wait(free).unwrap_or_else(PoisonError::into_inner);
         }
         let mut cores = Hand::default();
-        let taken = free.iter_mut().filter(|core| core.is_some()).take(want.max(1));
+        let taken = free.hand.iter_mut().filter(|core| core.is_some()).take(want.max(1));
         let mut count = 0;
         for (place, core) in cores.iter_mut().zip(taken) {
             *place = core.take();
             count += 1;
         }
-        Taken { pool: &self.0, cores, count }
+        Ok(Taken { pool: &self.0, cores, count })
     }
 }
 
@@ -197,7 +244,7 @@ impl fmt::Debug for Cores {
 }
 
 impl Pool {
-    fn free(&self) -> MutexGuard<'_, Hand> {
+    fn free(&self) -> MutexGuard<'_, Free> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -226,8 +273,9 @@ impl Drop for Taken<'_> {
         for mut core in self.cores.iter_mut().filter_map(Option::take) {
             // Nobody may take a core whose job is on the NPU, whatever became of its owner.
             core.worker.settle();
-            let index = core.index as usize;
-            if let Some(place) = free.get_mut(index) {
+            let (index, lost) = (core.index as usize, core.lost);
+            free.lost += usize::from(lost);
+            if let Some(place) = free.hand.get_mut(index).filter(|_| !lost) {
                 *place = Some(core);
             }
         }
@@ -244,13 +292,13 @@ mod tests {
     fn a_pool_gives_what_is_free_and_takes_it_back() {
         let device = Device::simulated(Default::default()).unwrap();
         let cores = device.cores().unwrap();
-        let first = cores.take(2);
+        let first = cores.take(2).unwrap();
         assert_eq!(first.count(), 2);
-        let mut second = cores.take(3);
+        let mut second = cores.take(3).unwrap();
         assert_eq!(second.count(), 1);
         assert_eq!(second.cores().map(|c| c.index()).collect::<Vec<_>>(), [2]);
         drop(first);
-        assert_eq!(cores.take(9).count(), 2);
+        assert_eq!(cores.take(9).unwrap().count(), 2);
         drop(second);
         assert!(matches!(device.core(0), Err(Error::CoreLeased { core: 0 })));
         // The same pool for everybody, as long as somebody has it.

@@ -7,19 +7,19 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
-use rknpu_sys::action;
 use rknpu_sys::layout::Precision;
 use rknpu_sys::regs::CORES;
 
-use crate::buffer::ToFree;
-use crate::capabilities::{Capabilities, Domains};
+use crate::capabilities::Capabilities;
 use crate::core::{Core, Cores};
-use crate::domain::{Domain, WeakDomain};
+use crate::domain::Domain;
 use crate::driver::Driver;
-use crate::error::{Call, Error, Result};
-use crate::health::{Health, Record, Recovery};
+use crate::error::{Error, Result};
+use crate::health::{Health, PostMortem, Record, Recovery};
 use crate::limits;
 use crate::lock::DeviceLock;
+use crate::matmul::JobFailure;
+use crate::memory::ToFree;
 use crate::open::{self, OpenOptions};
 use crate::scheduler::{Entry, Inside, Mode, Scheduler, Stay, Want};
 
@@ -48,10 +48,12 @@ struct Inner {
     leases: Mutex<Leases>,
     core_returned: Condvar,
     pool: Mutex<Weak<crate::core::Pool>>,
-    capabilities: Capabilities,
     timeout_ms: u32,
     pin: bool,
-    recovery: Mutex<()>,
+    /// What the last one led to.
+    recovery: Mutex<Recovery>,
+    /// Memory that the NPU may still write to.
+    quarantine: Mutex<Vec<ToFree>>,
     /// Resets so far: a job that failed before one need not ask for another.
     resets: AtomicU64,
     driver: Arc<dyn Driver>,
@@ -65,18 +67,14 @@ struct Leases {
     cores: u32,
     /// Those of them that are in the pool that everybody shares.
     pooled: u32,
-    /// By index, for the clean-up before a sudden end.
-    leased: [WeakDomain; limits::DOMAINS as usize],
+    /// Those that no job may be run on any more.
+    lost: u32,
 }
 
 impl Leases {
     fn lease(&mut self, device: &Device, index: u32) -> Domain {
         self.domains |= 1 << index;
-        let domain = Domain::lease(device.clone(), index);
-        if let Some(place) = self.leased.get_mut(index as usize) {
-            *place = domain.downgrade();
-        }
-        domain
+        Domain::lease(device.clone(), index)
     }
 }
 
@@ -174,7 +172,7 @@ impl Device {
     /// As [`Device::simulated`].
     #[cfg(feature = "sim")]
     pub fn simulated_on(machine: &rknpu_sim::Machine) -> Result<Device> {
-        Device::with_driver(Arc::new(crate::driver::Simulated::open(machine)), &OpenOptions::new())
+        Device::with_driver(crate::driver::simulated(machine)?, &OpenOptions::new())
     }
 
     /// A device on another driver.
@@ -183,14 +181,14 @@ impl Device {
     /// use rknpu::{Device, OpenOptions, driver, sim::Machine};
     ///
     /// let machine = Machine::new(Default::default());
-    /// let driver = driver::simulated(&machine); // or one of your own, see `Driver`
+    /// let driver = driver::simulated(&machine)?; // or one of your own, see `Driver`
     /// let device = Device::with_driver(driver, &OpenOptions::new().pin_threads(false))?;
     /// assert_eq!(device.node(), "sim");
     /// # Ok::<(), rknpu::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::Driver`] when the driver does not say its version.
+    /// [`Error::Timeout`] when the driver would misread the options'.
     pub fn with_driver(driver: Arc<dyn Driver>, options: &OpenOptions) -> Result<Device> {
         Device::new(driver, options, None)
     }
@@ -200,17 +198,16 @@ impl Device {
         options: &OpenOptions,
         lock: Option<DeviceLock>,
     ) -> Result<Device> {
-        let capabilities = Capabilities::detect(&*driver)?;
         Ok(Device(Arc::new(Inner {
             scheduler: Scheduler::default(),
             record: Record::new(),
             leases: Mutex::default(),
             core_returned: Condvar::new(),
             pool: Mutex::default(),
-            capabilities,
             timeout_ms: open::timeout_ms(options.timeout)?,
             pin: options.pin,
-            recovery: Mutex::default(),
+            recovery: Mutex::new(Recovery::None),
+            quarantine: Mutex::default(),
             resets: AtomicU64::new(0),
             driver,
             _lock: lock,
@@ -225,7 +222,7 @@ impl Device {
     /// # Ok::<(), rknpu::Error>(())
     /// ```
     pub fn capabilities(&self) -> &Capabilities {
-        &self.0.capabilities
+        self.0.driver.capabilities()
     }
 
     /// What has gone wrong so far, in particular in `Drop`.
@@ -274,7 +271,7 @@ impl Device {
     /// # Ok::<(), rknpu::Error>(())
     /// ```
     pub fn node(&self) -> &str {
-        self.0.driver.node()
+        &self.capabilities().node
     }
 
     /// Leases a domain.
@@ -330,7 +327,7 @@ impl Device {
     /// Leases a core.
     ///
     /// # Errors
-    /// [`Error::NoCore`], [`Error::CoreLeased`].
+    /// [`Error::NoCore`], [`Error::CoreLeased`], [`Error::CoreLost`].
     ///
     /// ```
     /// use rknpu::{Device, Error};
@@ -345,6 +342,9 @@ impl Device {
             return Err(Error::NoCore { core, cores: CORES as u32 });
         }
         let mut leases = self.leases();
+        if leases.lost & 1 << core != 0 {
+            return Err(Error::CoreLost { core });
+        }
         if leases.cores & 1 << core != 0 {
             return Err(Error::CoreLeased { core });
         }
@@ -365,7 +365,7 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// [`Error::CoreLeased`] when a core is leased on its own.
+    /// [`Error::CoreLeased`] when a core is leased on its own; [`Error::NoCore`] when every core is lost.
     pub fn cores(&self) -> Result<Cores> {
         let mut pool = self.0.pool.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pool) = pool.upgrade() {
@@ -378,9 +378,13 @@ impl Device {
             leases = returned.unwrap_or_else(PoisonError::into_inner);
         }
         drop(leases);
-        let cores = (0..CORES as u32).map(|core| self.core(core)).collect::<Result<Vec<_>>>()?;
+        let cores = (0..CORES as u32).map(|core| self.core(core));
+        let working = cores.filter(|core| !matches!(core, Err(Error::CoreLost { .. })));
+        let cores = working.collect::<Result<Vec<_>>>()?;
         let cores = Cores::new(cores)?;
-        self.leases().pooled = (1 << CORES) - 1;
+        let mut leases = self.leases();
+        leases.pooled = leases.cores;
+        drop(leases);
         *pool = cores.downgrade();
         Ok(cores)
     }
@@ -431,8 +435,9 @@ impl Device {
         self.leases().domains &= !(1 << index);
     }
 
-    pub(crate) fn return_core(&self, core: u32) {
+    pub(crate) fn return_core(&self, core: u32, lost: bool) {
         let mut leases = self.leases();
+        leases.lost |= u32::from(lost) << core;
         leases.cores &= !(1 << core);
         leases.pooled &= !(1 << core);
         drop(leases);
@@ -492,9 +497,9 @@ impl Device {
                 return Ok(entered);
             }
             // The first int8 job of a cold NPU, and a change to or from int4, hang without it.
-            let reset = self.0.driver.action(action::ACT_RESET, 0);
+            let reset = self.0.driver.reset();
             self.0.scheduler.prepared(Some(mode.filter(|_| reset.is_ok())));
-            reset.map_err(|errno| Error::Driver { call: Call::Reset, domain, bytes: 0, errno })?;
+            reset.map_err(|refused| refused.on(domain, 0))?;
         }
         Ok(entered)
     }
@@ -502,12 +507,12 @@ impl Device {
     /// Frees memory now, or when no other domain is active.
     pub(crate) fn free(&self, to_free: ToFree) {
         if self.0.record.is_wedged() {
-            return to_free.leak();
+            return self.quarantine(to_free);
         }
         let inside = Inside { thread: Some(thread::current().id()), stay: Stay::Work };
         let domain = to_free.domain().index();
         if let Some(to_free) = self.0.scheduler.enter_or_keep(domain, inside, to_free) {
-            to_free.free();
+            to_free.free_or_record();
             self.leave(inside);
         }
     }
@@ -517,12 +522,52 @@ impl Device {
         while !to_free.is_empty() {
             for memory in to_free {
                 if self.0.record.is_wedged() {
-                    memory.leak();
+                    self.quarantine(memory);
                 } else {
-                    memory.free();
+                    memory.free_or_record();
                 }
             }
             to_free = self.0.scheduler.freed();
+        }
+    }
+
+    /// Keeps memory that the NPU may still write to, until a reset succeeds.
+    fn quarantine(&self, memory: ToFree) {
+        self.0.record.quarantined(memory.bytes());
+        self.0.quarantine.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
+    }
+
+    /// Resets an NPU that is wedged once more. When that helps, it takes work again, and what was kept from
+    /// it is freed. An NPU that is not wedged is left alone.
+    ///
+    /// ```
+    /// let device = rknpu::Device::simulated(Default::default())?;
+    /// device.reset()?; // nothing to do
+    /// assert_eq!(device.stats().recoveries, 0);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Wedged`]: it did not help.
+    pub fn reset(&self) -> Result<()> {
+        let Err(Error::Wedged(report)) = self.check() else { return Ok(()) };
+        let recovery = self.recover(self.resets());
+        if recovery != Recovery::Reset {
+            return Err(Error::Wedged(Box::new(PostMortem { recovery, ..*report })));
+        }
+        self.0.record.unwedge();
+        let kept =
+            std::mem::take(&mut *self.0.quarantine.lock().unwrap_or_else(PoisonError::into_inner));
+        kept.into_iter().for_each(|memory| self.free(memory));
+        Ok(())
+    }
+
+    /// Brings the NPU back after a job that failed and whose owner is gone.
+    pub(crate) fn abandon(&self, failure: &JobFailure, seen: u64) {
+        let report = PostMortem { recovery: self.recover(seen), ..failure.report(self, None) };
+        self.record().failed(&report);
+        if report.recovery != Recovery::Reset {
+            self.record().wedge(&report);
         }
     }
 
@@ -530,12 +575,13 @@ impl Device {
     /// whether domains still switch. `seen` is [`Device::resets`] from before the job: when somebody
     /// else has recovered since, that was enough. The caller works in no domain.
     pub(crate) fn recover(&self, seen: u64) -> Recovery {
-        let _one_at_a_time = self.0.recovery.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.0.recovery.lock().unwrap_or_else(PoisonError::into_inner);
         if self.resets() != seen {
-            return Recovery::Reset;
+            return *last;
         }
         self.0.scheduler.close();
-        let recovery = self.reset();
+        let recovery = self.reset_now();
+        *last = recovery;
         self.0.resets.fetch_add(1, Ordering::Release);
         self.0.scheduler.prepared(Some(None));
         recovery
@@ -561,47 +607,23 @@ impl Device {
         if self.0.record.is_wedged() {
             return;
         }
-        let leased = self.leases().leased.clone();
-        for (domain, lease) in leased.iter().enumerate() {
-            for object in lease.objects() {
-                if let Err(errno) = self.0.driver.abandon(&object) {
-                    self.0.record.incident(Call::Destroy, domain as u32, object.size(), errno);
-                }
-            }
+        for (domain, bytes, refused) in self.0.driver.shut_down() {
+            self.0.record.incident(refused.call, domain, bytes, refused.errno);
         }
     }
 
-    /// Makes domain 0 live, which the caller has entered: what is imported is mapped in the live one.
-    pub(crate) fn switch_to_domain_0(&self) -> Result<()> {
-        if self.capabilities().domains != Domains::Real {
-            return Ok(());
-        }
-        let failed = |errno| Error::Driver { call: Call::Switch, domain: 0, bytes: 0, errno };
-        self.0.driver.action(action::SET_IOMMU_DOMAIN_ID, 0).map(drop).map_err(failed)
-    }
-
-    fn reset(&self) -> Recovery {
+    fn reset_now(&self) -> Recovery {
         let driver = &*self.0.driver;
         // The driver's own abort and reset take 200 ms; a job that ends meanwhile is harmless then.
         driver.pause(SETTLE);
-        if let Err(errno) = driver.action(action::ACT_RESET, 0) {
-            return Recovery::ResetFailed(errno);
+        if let Err(refused) = driver.reset() {
+            return Recovery::ResetFailed(refused.errno);
         }
         driver.pause(SETTLE);
-        if self.capabilities().domains == Domains::Real {
-            // A wrong count shows as a switch that fails after 6 s.
-            let switch = |index| driver.action(action::SET_IOMMU_DOMAIN_ID, index).map(drop);
-            let check = driver
-                .action(action::GET_IOMMU_DOMAIN_ID, 0)
-                .and_then(|now| {
-                    switch((now + 1) % self.capabilities().domains.count()).map(|()| now)
-                })
-                .and_then(switch);
-            if let Err(errno) = check {
-                return Recovery::DomainsStuck(errno);
-            }
+        match driver.check_spaces() {
+            Ok(()) => Recovery::Reset,
+            Err(refused) => Recovery::DomainsStuck(refused.errno),
         }
-        Recovery::Reset
     }
 }
 

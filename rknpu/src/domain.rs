@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rknpu_sys::flags::MemFlags;
 use rustix::io::Errno;
 
-use crate::buffer::{Buffer, Host, Memory};
+use crate::buffer::{Buffer, Host};
 use crate::device::{Device, Entered};
-use crate::driver::{Create, Object};
+use crate::driver::{Object, Refused};
 use crate::error::{Call, Error, Result, no_memory};
 use crate::limits;
+use crate::memory::{Memory, Request};
 
 /// Bytes of a page, the granule of every size here.
 pub(crate) const PAGE: u64 = rknpu_sys::layout::PAGE;
@@ -44,17 +44,10 @@ struct Lease {
 /// What this process has mapped in a domain.
 #[derive(Debug, Default)]
 struct Books {
-    /// Every mapped buffer by its first address.
-    mapped: BTreeMap<u64, Mapped>,
+    /// Size of every mapped buffer, by its first address.
+    mapped: BTreeMap<u64, u64>,
     used: u64,
     peak: u64,
-}
-
-/// A mapped buffer.
-#[derive(Debug)]
-struct Mapped {
-    size: u64,
-    object: Weak<Object>,
 }
 
 /// A domain's account.
@@ -82,39 +75,9 @@ pub struct DomainStats {
     pub largest_free: u64,
 }
 
-/// Where a buffer's memory may be written by the CPU, and what checks come before the driver's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Request {
-    pub(crate) size: u64,
-    /// The kernel maps it for itself: task arrays.
-    pub(crate) kernel_mapping: bool,
-    /// Maps it for the CPU.
-    pub(crate) map: bool,
-    /// Refuses by the books what cannot fit; only a probe of the driver's own answer goes without.
-    pub(crate) books: bool,
-    /// How the CPU sees it: CACHEABLE, WRITE_COMBINE or nothing.
-    pub(crate) caching: MemFlags,
-}
-
-impl Request {
-    pub(crate) fn new(size: u64) -> Request {
-        Request {
-            size,
-            kernel_mapping: false,
-            map: true,
-            books: true,
-            caching: MemFlags::CACHEABLE,
-        }
-    }
-}
-
 impl Domain {
     pub(crate) fn lease(device: Device, index: u32) -> Domain {
         Domain(Arc::new(Lease { device, index, books: Mutex::default() }))
-    }
-
-    pub(crate) fn downgrade(&self) -> WeakDomain {
-        WeakDomain(Arc::downgrade(&self.0))
     }
 
     /// Index, from 0.
@@ -239,27 +202,15 @@ impl Domain {
         Ok(())
     }
 
-    /// What to ask the driver for.
-    pub(crate) fn create_args(&self, size: u64, request: &Request) -> Create {
-        let mut flags = MemFlags::NON_CONTIGUOUS | request.caching;
-        // Page-granular addresses: no alignment gaps, and none of the losses seen with the other
-        // allocator. Maps without cache maintenance, which a fresh buffer's first sync makes good.
-        if self.0.device.capabilities().unaligned_iova
-            && request.caching.contains(MemFlags::CACHEABLE)
-        {
-            flags |= MemFlags::IOMMU_LIMIT_IOVA_ALIGNMENT;
-        }
-        flags.set(MemFlags::KERNEL_MAPPING, request.kernel_mapping);
-        Create { size, flags, domain: self.0.index }
-    }
-
-    /// The error that a failed `MEM_CREATE` means.
-    pub(crate) fn create_error(&self, size: u64, errno: Errno) -> Error {
-        let has = self.0.device.capabilities();
+    /// The error that a refused allocation means.
+    pub(crate) fn refused(&self, size: u64, refused: Refused) -> Error {
+        let Refused { call, errno } = refused;
         match errno {
             Errno::FAULT => self.exhausted(size, Some(errno)),
-            Errno::INVAL if !has.iommu => Error::NoContiguousMemory { requested: size, errno },
-            _ => no_memory(Call::Create, self.0.index, size, errno),
+            Errno::INVAL if call == Call::Create && !self.0.device.capabilities().iommu => {
+                Error::NoContiguousMemory { requested: size, errno }
+            }
+            _ => no_memory(call, self.0.index, size, errno),
         }
     }
 
@@ -276,33 +227,18 @@ impl Domain {
         }
     }
 
-    pub(crate) fn mapped(&self, object: &Arc<Object>) {
-        let (size, weak) = (object.size(), Arc::downgrade(object));
+    pub(crate) fn mapped(&self, object: &Object) {
         let mut books = self.books();
-        books.mapped.insert(object.iova(), Mapped { size, object: weak });
-        books.used += size;
+        books.mapped.insert(object.iova(), object.size());
+        books.used += object.size();
         books.peak = books.peak.max(books.used);
     }
 
     pub(crate) fn unmapped(&self, iova: u64) {
         let mut books = self.books();
-        if let Some(live) = books.mapped.remove(&iova) {
-            books.used -= live.size;
+        if let Some(size) = books.mapped.remove(&iova) {
+            books.used -= size;
         }
-    }
-}
-
-/// A domain's lease, for the device to look at while it lasts.
-#[derive(Clone, Default)]
-pub(crate) struct WeakDomain(Weak<Lease>);
-
-impl WeakDomain {
-    /// The domain's live objects.
-    pub(crate) fn objects(&self) -> Vec<Arc<Object>> {
-        let Some(lease) = self.0.upgrade() else { return Vec::new() };
-        let domain = Domain(lease);
-        let books = domain.books();
-        books.mapped.values().filter_map(|live| live.object.upgrade()).collect()
     }
 }
 
@@ -316,12 +252,12 @@ impl fmt::Debug for Domain {
 }
 
 impl Books {
-    /// Longest run of addresses between live buffers, from the second page up to 4 GiB.
+    /// Longest run of addresses between mapped buffers, from the second page up to 4 GiB.
     fn largest_free(&self) -> u64 {
         let (mut at, mut largest) = (PAGE, 0);
-        for (&iova, live) in &self.mapped {
+        for (&iova, size) in &self.mapped {
             largest = largest.max(iova.saturating_sub(at));
-            at = at.max(iova.saturating_add(live.size));
+            at = at.max(iova.saturating_add(*size));
         }
         largest.max((1u64 << 32).saturating_sub(at))
     }
@@ -381,14 +317,13 @@ mod tests {
     #[test]
     fn the_largest_gap_is_between_buffers_or_below_them() {
         let mut books = Books::default();
-        let of = |size| Mapped { size, object: Weak::new() };
         assert_eq!(books.largest_free(), limits::DOMAIN);
-        books.mapped.insert(0xffff_f000, of(0x1000));
+        books.mapped.insert(0xffff_f000, 0x1000);
         assert_eq!(books.largest_free(), limits::DOMAIN - 0x1000);
-        books.mapped.insert(0x1000, of(0x1000));
-        books.mapped.insert(0x8000_0000, of(0x4000_0000));
+        books.mapped.insert(0x1000, 0x1000);
+        books.mapped.insert(0x8000_0000, 0x4000_0000);
         assert_eq!(books.largest_free(), 0x8000_0000 - 0x2000);
-        books.mapped.insert(0x2000, of(0x7fff_e000));
+        books.mapped.insert(0x2000, 0x7fff_e000);
         assert_eq!(books.largest_free(), 0x3fff_f000);
     }
 }

@@ -183,10 +183,16 @@ pub struct Health {
     pub incidents: u64,
     /// The first of them.
     pub first: Option<Incident>,
-    /// Buffers kept because freeing them failed or was not safe.
+    /// Buffers lost because freeing them failed.
     pub leaked_buffers: u64,
     /// Their bytes.
     pub leaked_bytes: u64,
+    /// Buffers that are kept because the NPU may still write to them, until [`Device::reset`] helps.
+    ///
+    /// [`Device::reset`]: crate::Device::reset
+    pub quarantined_buffers: u64,
+    /// Their bytes.
+    pub quarantined_bytes: u64,
     /// Jobs that failed at first and ran after a reset.
     pub recovered: u64,
     /// The job that made the device unusable.
@@ -211,7 +217,11 @@ impl Health {
 impl fmt::Display for Health {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(report) = &self.wedged {
-            return write!(f, "wedged: {report}");
+            let (buffers, bytes) = (self.quarantined_buffers, self.quarantined_bytes);
+            return write!(
+                f,
+                "wedged: {report}; {buffers} buffer(s) of {bytes} bytes are kept from use"
+            );
         }
         let Some(first) = &self.first else {
             return match self.recovered {
@@ -267,6 +277,13 @@ impl Record {
         });
     }
 
+    pub(crate) fn quarantined(&self, bytes: u64) {
+        self.with(|health| {
+            health.quarantined_buffers += 1;
+            health.quarantined_bytes += bytes;
+        });
+    }
+
     pub(crate) fn recovered(&self) {
         self.with(|health| health.recovered += 1);
     }
@@ -280,6 +297,15 @@ impl Record {
         self.with(|health| {
             health.wedged.get_or_insert_with(|| Box::new(report.clone()));
         });
+    }
+
+    /// A reset has helped.
+    pub(crate) fn unwedge(&self) {
+        self.with(|health| {
+            (health.quarantined_buffers, health.quarantined_bytes) = (0, 0);
+            health.wedged = None;
+        });
+        self.wedged.store(false, Ordering::Release);
     }
 
     pub(crate) fn is_wedged(&self) -> bool {

@@ -223,6 +223,7 @@ pub mod limits;
 mod lock;
 mod mapping;
 pub mod matmul;
+mod memory;
 pub mod open;
 pub mod probe;
 pub mod program;

@@ -1,156 +1,28 @@
-//! What a kernel hands out: objects, mappings, and exclusive claims on ranges of a mapping.
+//! Mapped memory, and exclusive claims on ranges of it.
 //!
-//! Together with the two kernels this is the only file with `unsafe` code. Three types carry the
+//! Beside the two channels to a driver this is the only file with `unsafe` code. Three types carry the
 //! proofs, so that everything above them is safe:
 //!
-//! * [`Object`]: a live kernel object. It is not `Clone`, and only `destroy` consumes it, so whoever
-//!   holds a reference to one may hand its `obj_addr` to the driver.
-//! * [`Mapping`]: mapped memory that stays mapped until the value goes.
-//! * [`MappedRange`]: the claim on a range of a mapping. Spans of one mapping never overlap, because the only
-//!   ways to make one are to take a fresh mapping whole and to split another span.
+//! * [`Mapping`]: memory that stays mapped until the value goes;
+//! * [`MappedRange`]: the claim on a range of a mapping. Two of one mapping never overlap, because a mapping
+//!   is claimed once, whole, and every other claim is split from that;
+//! * [`Shared`]: a mapping of memory that others may have, too, which gives no references into it.
 #![allow(unsafe_code)]
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 
-/// A live kernel object: a buffer that the driver knows.
-///
-/// The driver dereferences `obj_addr`, a kernel pointer, without looking it up. It is never printed
-/// and never taken from outside.
-///
-/// ```
-/// use rknpu::driver::{self, Create};
-/// use rknpu::sys::flags::MemFlags;
-///
-/// let driver = driver::simulated(&rknpu::sim::Machine::new(Default::default()));
-/// let flags = MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE;
-/// let object = driver.create(&Create { size: 4096, flags, domain: 0 })?;
-/// assert!(!format!("{object:?}").contains("obj_addr")); // a kernel pointer is not shown
-/// driver.destroy(object).map_err(|(_, errno)| errno)?;
-/// # Ok::<(), rknpu::Errno>(())
-/// ```
-pub struct Object {
-    handle: u32,
-    obj_addr: u64,
-    iova: u64,
-    size: u64,
-    sram: u64,
-}
-
-impl Object {
-    /// An object that a [`Driver`](crate::driver::Driver) has just created.
-    ///
-    /// # Safety
-    /// `handle` and `obj_addr` name a live object of that kernel that no other `Object` names, the
-    /// NPU sees exactly its `size` bytes at `iova`, and it lives until `destroy` takes the value.
-    pub unsafe fn from_raw(handle: u32, obj_addr: u64, iova: u64, size: u64, sram: u64) -> Object {
-        Object { handle, obj_addr, iova, size, sram }
-    }
-
-    /// As [`Object::from_raw`], inside the crate: `reply` is what `MEM_CREATE` has just answered.
-    pub(crate) fn created(reply: &rknpu_sys::uapi::MemCreate) -> Object {
-        Object {
-            handle: reply.handle,
-            obj_addr: reply.obj_addr,
-            iova: reply.dma_addr,
-            size: reply.size,
-            sram: reply.sram_size,
-        }
-    }
-
-    /// Handle in the kernel's file.
-    ///
-    /// ```
-    /// use rknpu::driver::{self, Create};
-    /// use rknpu::sys::flags::MemFlags;
-    ///
-    /// let driver = driver::simulated(&rknpu::sim::Machine::new(Default::default()));
-    /// let flags = MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE;
-    /// let object = driver.create(&Create { size: 4096, flags, domain: 0 })?;
-    /// assert_eq!(object.handle(), 1);
-    /// driver.destroy(object).map_err(|(_, errno)| errno)?;
-    /// # Ok::<(), rknpu::Errno>(())
-    /// ```
-    pub fn handle(&self) -> u32 {
-        self.handle
-    }
-
-    /// The kernel's own address of the object, for `MEM_SYNC` and `SUBMIT`.
-    pub fn obj_addr(&self) -> u64 {
-        self.obj_addr
-    }
-
-    /// First address at which the NPU sees it, in its domain.
-    ///
-    /// ```
-    /// use rknpu::driver::{self, Create};
-    /// use rknpu::sys::flags::MemFlags;
-    ///
-    /// let driver = driver::simulated(&rknpu::sim::Machine::new(Default::default()));
-    /// let flags = MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE;
-    /// let object = driver.create(&Create { size: 4096, flags, domain: 0 })?;
-    /// assert_eq!(object.iova(), 0xffff_f000);
-    /// driver.destroy(object).map_err(|(_, errno)| errno)?;
-    /// # Ok::<(), rknpu::Errno>(())
-    /// ```
-    pub fn iova(&self) -> u64 {
-        self.iova
-    }
-
-    /// Bytes, a whole number of pages.
-    ///
-    /// ```
-    /// use rknpu::driver::{self, Create};
-    /// use rknpu::sys::flags::MemFlags;
-    ///
-    /// let driver = driver::simulated(&rknpu::sim::Machine::new(Default::default()));
-    /// let flags = MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE;
-    /// let object = driver.create(&Create { size: 4096, flags, domain: 0 })?;
-    /// assert_eq!(object.size(), 4096);
-    /// driver.destroy(object).map_err(|(_, errno)| errno)?;
-    /// # Ok::<(), rknpu::Errno>(())
-    /// ```
-    pub fn size(&self) -> u64 {
-        self.size
-    }
-
-    /// Bytes of it in SRAM.
-    ///
-    /// ```
-    /// use rknpu::driver::{self, Create};
-    /// use rknpu::sys::flags::MemFlags;
-    ///
-    /// let driver = driver::simulated(&rknpu::sim::Machine::new(Default::default()));
-    /// let flags = MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE;
-    /// let object = driver.create(&Create { size: 4096, flags, domain: 0 })?;
-    /// assert_eq!(object.sram(), 0); // it was not asked for
-    /// driver.destroy(object).map_err(|(_, errno)| errno)?;
-    /// # Ok::<(), rknpu::Errno>(())
-    /// ```
-    pub fn sram(&self) -> u64 {
-        self.sram
-    }
-}
-
-impl fmt::Debug for Object {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Object {{ handle: {}, iova: {:#x}, size: {} }}",
-            self.handle, self.iova, self.size
-        )
-    }
-}
-
 /// Takes a mapping back.
-pub trait Unmap: Send + Sync + fmt::Debug {
+pub(crate) trait Unmap: Send + Sync + fmt::Debug {
     /// Unmaps.
     ///
     /// # Safety
-    /// The range is one that this value's kernel mapped, and nothing refers to it any more.
+    /// The range is one that this value's driver mapped, and nothing refers to it any more.
     ///
     /// # Errors
     /// The kernel's errno; the range then stays mapped.
@@ -158,70 +30,55 @@ pub trait Unmap: Send + Sync + fmt::Debug {
 }
 
 /// Mapped memory of one object.
-///
-/// ```
-/// use rknpu::driver::{self, Create};
-/// use rknpu::sys::flags::MemFlags;
-///
-/// let driver = driver::simulated(&rknpu::sim::Machine::new(Default::default()));
-/// let flags = MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE;
-/// let object = driver.create(&Create { size: 4096, flags, domain: 0 })?;
-/// let mapping = driver.map(&object)?;
-/// assert_eq!(mapping.len(), 4096);
-/// drop(mapping); // before the object: while it lives, the addresses stay taken
-/// driver.destroy(object).map_err(|(_, errno)| errno)?;
-/// # Ok::<(), rknpu::Errno>(())
-/// ```
 #[derive(Debug)]
-pub struct Mapping {
+pub(crate) struct Mapping {
     start: NonNull<u8>,
     len: usize,
+    claimed: AtomicBool,
     owner: Arc<dyn Unmap>,
 }
 
-// SAFETY: the pointer is to plain memory that no thread owns; access goes through `MappedRange`, which
-// gives shared slices by `&` and exclusive ones by `&mut`.
+// SAFETY: the pointer is to plain memory that no thread owns; references into it come from `MappedRange`
+// only, which gives shared ones by `&` and exclusive ones by `&mut`.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: as above; what `Mapping` itself does by `&` is atomic or volatile.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Memory that a [`Driver`](crate::driver::Driver) has just mapped.
+    /// Memory that has just been mapped.
     ///
     /// # Safety
-    /// `len` bytes from `start` are readable and writable until `owner` unmaps them, which only this
-    /// value asks for; nothing else in the process refers to them.
-    pub unsafe fn from_raw(start: NonNull<u8>, len: usize, owner: Arc<dyn Unmap>) -> Mapping {
-        Mapping { start, len, owner }
+    /// `len` bytes from `start`, on a page, are readable and writable until `owner` unmaps them, which only
+    /// this value asks for; nothing else in the process has references into them.
+    pub(crate) unsafe fn from_raw(
+        start: NonNull<u8>,
+        len: usize,
+        owner: Arc<dyn Unmap>,
+    ) -> Mapping {
+        Mapping { start, len, claimed: AtomicBool::new(false), owner }
     }
 
-    /// Bytes.
-    ///
-    /// ```
-    /// use rknpu::driver::{self, Create};
-    /// use rknpu::sys::flags::MemFlags;
-    ///
-    /// let driver = driver::simulated(&rknpu::sim::Machine::new(Default::default()));
-    /// let flags = MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE;
-    /// let object = driver.create(&Create { size: 4096, flags, domain: 0 })?;
-    /// assert_eq!(driver.map(&object)?.len(), 4096);
-    /// driver.destroy(object).map_err(|(_, errno)| errno)?;
-    /// # Ok::<(), rknpu::Errno>(())
-    /// ```
-    pub fn len(&self) -> usize {
-        self.len
+    /// The claim on all of it, to the first who asks.
+    pub(crate) fn claim(this: &Arc<Mapping>) -> Option<MappedRange> {
+        let first = !this.claimed.swap(true, Ordering::Relaxed);
+        first.then(|| MappedRange { mapping: Arc::clone(this), offset: 0, len: this.len })
     }
 
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
+    /// A word that the kernel writes, at a multiple of 4 bytes.
+    pub(crate) fn read_u32(&self, offset: usize) -> Option<u32> {
+        let inside = offset.checked_add(4).is_some_and(|end| end <= self.len);
+        (inside && offset.is_multiple_of(4)).then(|| {
+            // SAFETY: four bytes inside the mapping, aligned since it starts on a page. Whoever else may
+            // write them is the kernel, outside of what the compiler reasons about: hence volatile.
+            unsafe { self.start.as_ptr().add(offset).cast::<u32>().read_volatile() }
+        })
     }
 
     /// Unmaps, and says whether that worked; dropping does the same silently.
     pub(crate) fn release(self) -> Result<(), Errno> {
-        let this = std::mem::ManuallyDrop::new(self);
+        let this = ManuallyDrop::new(self);
         // SAFETY: `this` is never dropped, so its owner is read out once; the range is the one that
-        // the owner mapped (`from_raw`), and with the value consumed no span refers to it.
+        // the owner mapped (`from_raw`), and with the value consumed no `MappedRange` has it.
         unsafe {
             let owner = std::ptr::read(&this.owner);
             owner.unmap(this.start, this.len)
@@ -237,29 +94,88 @@ impl Drop for Mapping {
     }
 }
 
-/// The exclusive claim on a range of a mapping.
+/// A mapping of memory that others may have mapped, too: never claimed, and copied from and to as atomics.
 #[derive(Debug)]
-pub(crate) struct MappedRange {
+pub(crate) struct Shared(Mapping);
+
+impl Shared {
+    pub(crate) fn new(mapping: Mapping) -> Shared {
+        Shared(mapping)
+    }
+
+    /// Bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len
+    }
+
+    /// Copies bytes in that others may read or write at the same time. Of what lies beyond the end, nothing.
+    pub(crate) fn copy_in(&self, offset: usize, bytes: &[u8]) {
+        let (first, words, last) = self.atomics(offset, bytes.len());
+        let (head, bytes) = bytes.split_at(first.len());
+        let (whole, tail) = bytes.as_chunks::<8>();
+        first.iter().zip(head).for_each(|(to, byte)| to.store(*byte, Ordering::Relaxed));
+        for (word, bytes) in words.iter().zip(whole) {
+            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+        }
+        last.iter().zip(tail).for_each(|(to, byte)| to.store(*byte, Ordering::Relaxed));
+    }
+
+    /// Copies bytes out that others may write at the same time. Of what lies beyond the end, nothing.
+    pub(crate) fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
+        let (first, words, last) = self.atomics(offset, bytes.len());
+        let (head, bytes) = bytes.split_at_mut(first.len());
+        let (whole, tail) = bytes.as_chunks_mut::<8>();
+        first.iter().zip(head).for_each(|(from, byte)| *byte = from.load(Ordering::Relaxed));
+        for (word, bytes) in words.iter().zip(whole) {
+            *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+        }
+        last.iter().zip(tail).for_each(|(from, byte)| *byte = from.load(Ordering::Relaxed));
+    }
+
+    /// A range as words, and the bytes before and after them; empty where it does not lie in the mapping.
+    fn atomics(&self, offset: usize, len: usize) -> (&[AtomicU8], &[AtomicU64], &[AtomicU8]) {
+        if offset.checked_add(len).is_none_or(|end| end > self.0.len) {
+            return (&[], &[], &[]);
+        }
+        let head = (offset.next_multiple_of(8) - offset).min(len);
+        let (words, tail) = ((len - head) / 8, (len - head) % 8);
+        // SAFETY: the three lie one after the other in the mapping, which outlives them, and the words start
+        // on 8 bytes or are none. A `Shared` mapping is never claimed, so nothing has plain references into it.
+        unsafe {
+            let start = self.0.start.as_ptr().add(offset);
+            let first = std::slice::from_raw_parts(start.cast::<AtomicU8>(), head);
+            let middle = match words {
+                0 => &[][..],
+                _ => std::slice::from_raw_parts(start.add(head).cast::<AtomicU64>(), words),
+            };
+            let last = start.add(head + words * 8).cast::<AtomicU8>();
+            (first, middle, std::slice::from_raw_parts(last, tail))
+        }
+    }
+}
+
+/// The exclusive claim on a range of an object's mapping.
+#[derive(Debug)]
+pub struct MappedRange {
     mapping: Arc<Mapping>,
     offset: usize,
     len: usize,
 }
 
 impl MappedRange {
-    /// All of a fresh mapping.
-    pub(crate) fn whole(mapping: Mapping) -> MappedRange {
-        let len = mapping.len();
-        MappedRange { mapping: Arc::new(mapping), offset: 0, len }
-    }
-
     /// First byte in the mapping.
     pub(crate) fn offset(&self) -> usize {
         self.offset
     }
 
     /// Bytes.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// The first `at` bytes (at most all) and the rest.
@@ -273,7 +189,7 @@ impl MappedRange {
         (MappedRange { len: at, ..self }, rest)
     }
 
-    /// One span of two that touch, the first before the second; both back when they do not.
+    /// One range of two that touch, the first before the second; both back when they do not.
     pub(crate) fn join(self, next: MappedRange) -> Result<MappedRange, (MappedRange, MappedRange)> {
         if Arc::ptr_eq(&self.mapping, &next.mapping) && self.offset + self.len == next.offset {
             Ok(MappedRange { len: self.len + next.len, ..self })
@@ -282,15 +198,10 @@ impl MappedRange {
         }
     }
 
-    /// The mapping, when this is the last span of it.
-    pub(crate) fn into_mapping(self) -> Option<Mapping> {
-        Arc::into_inner(self.mapping)
-    }
-
     /// The bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: the range lies in the mapping (whole, or split from one that does), which lives as
-        // long as the `Arc`; no other span covers it, and `&mut` access needs `&mut self`.
+        // SAFETY: the range lies in the mapping (whole, or split from one that does), which is there as
+        // long as the `Arc`; no other range covers it, and `&mut` access needs `&mut self`.
         unsafe {
             std::slice::from_raw_parts(self.mapping.start.as_ptr().add(self.offset), self.len)
         }
@@ -308,55 +219,83 @@ impl MappedRange {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
+    /// Memory of the heap, on 8 bytes.
     #[derive(Debug, Default)]
     struct Heap(AtomicUsize);
 
     impl Unmap for Heap {
         unsafe fn unmap(&self, start: NonNull<u8>, len: usize) -> Result<(), Errno> {
             self.0.fetch_add(1, Ordering::Relaxed);
+            let words = std::ptr::slice_from_raw_parts_mut(start.as_ptr().cast::<u64>(), len / 8);
             // SAFETY: `mapping` leaked a boxed slice of this length.
-            drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(start.as_ptr(), len)) });
+            drop(unsafe { Box::from_raw(words) });
             Ok(())
         }
     }
 
-    fn mapping(len: usize, heap: &Arc<Heap>) -> Mapping {
-        let start = NonNull::from(Box::leak(vec![0u8; len].into_boxed_slice())).cast();
+    fn mapping(len: usize, heap: &Arc<Heap>) -> Arc<Mapping> {
+        let words = vec![0u64; len / 8].into_boxed_slice();
+        let start = NonNull::from(Box::leak(words)).cast();
         // SAFETY: leaked memory, referred to by nothing else.
-        unsafe { Mapping::from_raw(start, len, heap.clone()) }
+        Arc::new(unsafe { Mapping::from_raw(start, len, heap.clone()) })
     }
 
     #[test]
-    fn spans_split_join_and_give_the_mapping_back() {
+    fn ranges_split_join_and_give_the_mapping_back() {
         let heap = Arc::new(Heap::default());
-        let (mut a, mut b) = MappedRange::whole(mapping(64, &heap)).split(16);
+        let mapping = mapping(64, &heap);
+        let (mut a, mut b) = Mapping::claim(&mapping).unwrap().split(16);
         a.bytes_mut().fill(1);
         b.bytes_mut().fill(2);
         assert_eq!((a.len(), b.len(), b.offset()), (16, 48, 16));
         let (b, a) = b.join(a).unwrap_err();
         let whole = a.join(b).unwrap();
         assert_eq!(whole.bytes()[15..17], [1, 2]);
-        whole.into_mapping().unwrap().release().unwrap();
+        assert_eq!(mapping.read_u32(12), Some(0x0101_0101));
+        assert_eq!((mapping.read_u32(62), mapping.read_u32(13)), (None, None));
+        drop(whole);
+        Arc::try_unwrap(mapping).unwrap().release().unwrap();
         assert_eq!(heap.0.load(Ordering::Relaxed), 1);
     }
 
     #[test]
-    fn a_mapping_stays_while_a_span_lives() {
+    fn a_mapping_is_claimed_once_and_stays_while_a_range_of_it_is_held() {
         let heap = Arc::new(Heap::default());
-        let (a, b) = MappedRange::whole(mapping(32, &heap)).split(99);
+        let mapping = mapping(32, &heap);
+        let (a, b) = Mapping::claim(&mapping).unwrap().split(99);
+        assert!(Mapping::claim(&mapping).is_none());
         assert_eq!((a.len(), b.len()), (32, 0));
-        assert!(a.into_mapping().is_none());
+        drop((mapping, a));
         assert_eq!(heap.0.load(Ordering::Relaxed), 0);
         drop(b);
         assert_eq!(heap.0.load(Ordering::Relaxed), 1);
     }
 
     #[test]
-    fn an_object_does_not_print_its_kernel_address() {
-        // SAFETY: never given to a driver.
-        let object = unsafe { Object::from_raw(3, 0xffff_8881_dead_beef, 0x1000, 4096, 0) };
-        assert!(!format!("{object:?}").contains("beef"));
+    fn shared_memory_is_copied_within_its_bounds() {
+        let mapping = mapping(64, &Arc::default());
+        let shared = Shared::new(Arc::try_unwrap(mapping).unwrap());
+        let bytes: Vec<u8> = (1..=21).collect();
+        for offset in 0..=43 {
+            for len in [0, 1, 7, 8, 9, 21] {
+                shared.copy_in(0, &[0; 64]);
+                shared.copy_in(offset, &bytes[..len]);
+                let mut all = [0xff; 64];
+                shared.copy_out(0, &mut all);
+                assert_eq!(all[offset..offset + len], bytes[..len], "{offset} {len}");
+                assert!(all[..offset].iter().chain(&all[offset + len..]).all(|byte| *byte == 0));
+                let mut part = vec![0; len];
+                shared.copy_out(offset, &mut part);
+                assert_eq!(part, bytes[..len]);
+            }
+        }
+        // Beyond the end: nothing.
+        shared.copy_in(44, &bytes);
+        shared.copy_in(usize::MAX, &bytes);
+        let mut part = [7; 21];
+        shared.copy_out(44, &mut part);
+        assert_eq!(part, [7; 21]);
     }
 }

@@ -8,7 +8,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::device::Device;
-use crate::driver::{Linux, driver_name};
+use crate::driver::{Linux, Rknpu, driver_name};
 use crate::error::{Error, NodeAnswer, Result};
 use crate::limits;
 use crate::lock::DeviceLock;
@@ -66,11 +66,12 @@ impl OpenOptions {
     /// use rknpu::{Device, Error, OpenOptions, driver, sim::Machine};
     /// use std::time::Duration;
     ///
-    /// let driver = driver::simulated(&Machine::new(Default::default()));
+    /// let driver = driver::simulated(&Machine::new(Default::default()))?;
     /// let none = OpenOptions::new().timeout(Duration::ZERO); // the driver would wait for ever
     /// assert!(Device::with_driver(driver.clone(), &none).is_err());
     /// let minute = OpenOptions::new().timeout(Duration::from_secs(60));
     /// assert!(Device::with_driver(driver, &minute).is_ok());
+    /// # Ok::<(), Error>(())
     /// ```
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> OpenOptions {
@@ -185,7 +186,7 @@ impl OpenOptions {
             }
         }
         let lock = DeviceLock::acquire(path, &fd, &self.lock)?;
-        let driver = Arc::new(Linux::new(fd, path.display().to_string()));
+        let driver = Arc::new(Rknpu::open(Linux::new(fd, path.display().to_string()))?);
         Device::new(driver, self, Some(lock))
     }
 }

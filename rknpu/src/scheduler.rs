@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
-use crate::buffer::ToFree;
+use crate::memory::ToFree;
 
 /// What the NPU has last been used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -51,7 +51,11 @@ fn a_pool_that_is_being_let_go_is_waited_for() {
 /// A panic on a core's thread is a job that did not run: it is run again, and no result is made up.
 #[test]
 fn a_thread_that_ends_is_a_failed_job() {
-    let device = Device::with_driver(support::NoOp::panicking(1, 1), &OpenOptions::new()).unwrap();
+    let device = Device::with_driver(
+        support::NoOp::failing(1, 1, support::Wrong::Panics),
+        &OpenOptions::new(),
+    )
+    .unwrap();
     let mut one = matmul(&device);
     let stats = multiply(&mut one).unwrap();
     assert_eq!((stats.cores, stats.retries), (3, 1));
@@ -61,7 +65,11 @@ fn a_thread_that_ends_is_a_failed_job() {
     assert!(health.wedged.is_none());
 
     // Twice is one time too many.
-    let device = Device::with_driver(support::NoOp::panicking(2, 2), &OpenOptions::new()).unwrap();
+    let device = Device::with_driver(
+        support::NoOp::failing(2, 2, support::Wrong::Panics),
+        &OpenOptions::new(),
+    )
+    .unwrap();
     let error = multiply(&mut matmul(&device)).unwrap_err();
     assert!(matches!(error, Error::JobFailed(_)), "{error}");
 }

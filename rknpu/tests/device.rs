@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use rknpu::capabilities::Domains;
+use rknpu::import::DmaBuf;
 use rknpu::program::{self, ProgramError};
 use rknpu::sim::config::{self, Config, Mode, Version};
 use rknpu::sim::{CallKind, Machine};
@@ -420,20 +421,18 @@ fn foreign_memory_is_imported_into_domain_0_only() {
         let device = Device::simulated_on(&machine).unwrap();
         let layout = Layout::new(64, 32, Precision::Int8).unwrap();
         let fd = machine.foreign_buffer(layout.bytes() as usize).unwrap();
-        let mut memory = rknpu::import::DmaBuf::from_fd(fd, layout.bytes() as usize).unwrap();
-        let tiled = memory
-            .fill(|bytes| {
-                reference::fill(layout, 4, bytes);
-                bytes.to_vec()
-            })
-            .unwrap();
+        let mut memory = DmaBuf::from_fd(fd, layout.bytes() as usize).unwrap();
+        let mut tiled = vec![0; layout.bytes() as usize];
+        reference::fill(layout, 4, &mut tiled);
+        memory.write(0, &tiled).unwrap();
         let other = device.domain(3).unwrap();
-        assert!(matches!(other.import(&memory), Err(Error::ImportDomain { domain: 3 })));
-        // Something of domain 3 is live; the import must not land there.
+        let refused = other.import(memory).unwrap_err();
+        assert!(matches!(refused.error, Error::ImportDomain { domain: 3 }));
+        // Domain 3 is the current one; the import must not land there.
         let busy = other.alloc(4096).unwrap().to_device().unwrap();
 
         let domain = device.domain(0).unwrap();
-        let buffer = domain.import(&memory).unwrap();
+        let buffer = domain.import(refused.kept).unwrap();
         let limits = MatmulLimits { rows: 1, k: 64, n: 32 };
         let mut matmul = Matmul::int8(&domain, &device.cores().unwrap(), limits).unwrap();
         let mut out = [0; 32];

@@ -210,7 +210,7 @@ fn rows_keep_their_values_when_taken_back_and_belong_to_one_matmul() {
     let mut rows = matmul.activations().lease(2, 64).unwrap();
     rows.write_row(0, &[1; 64]).unwrap();
     rows.write_row(1, &[2; 64]).unwrap();
-    let mut rows = rows.to_device().unwrap().reclaim();
+    let mut rows = rows.to_device().unwrap().reclaim().unwrap();
     rows.write_row(1, &[9; 64]).unwrap();
     let rows = rows.to_device().unwrap();
     let mut out = [0; 2 * 64];

@@ -75,7 +75,9 @@ impl Backend for Slow {
         Ok(())
     }
 
-    fn reclaim(&self, _memory: ()) {}
+    fn reclaim(&self, _memory: ()) -> Result<(), ((), Cause)> {
+        Ok(())
+    }
 
     fn free(&self, _memory: ()) -> Result<(), Cause> {
         Ok(())

@@ -207,8 +207,8 @@ impl Backend for Fake {
         Ok(Synced(memory))
     }
 
-    fn reclaim(&self, memory: Synced) -> FakeMemory {
-        memory.0
+    fn reclaim(&self, memory: Synced) -> Result<FakeMemory, (Synced, Cause)> {
+        Ok(memory.0)
     }
 
     fn free(&self, memory: FakeMemory) -> Result<(), Cause> {

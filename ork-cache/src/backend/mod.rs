@@ -43,7 +43,10 @@ pub trait Backend: Send + Sync + 'static {
     fn sync_for_device(&self, memory: Self::Host) -> Result<Self::Device, (Self::Host, Cause)>;
 
     /// Takes memory back to overwrite it; no call to the device.
-    fn reclaim(&self, memory: Self::Device) -> Self::Host;
+    ///
+    /// # Errors
+    /// The memory as it was, while the device may still write to it.
+    fn reclaim(&self, memory: Self::Device) -> Result<Self::Host, (Self::Device, Cause)>;
 
     /// Gives the memory back: when this returns `Ok`, the bytes are free. A memory call.
     ///

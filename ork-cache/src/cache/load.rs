@@ -175,9 +175,9 @@ impl<'a, B: Backend> Flight<'a, B> {
         let memory = self.memory.take().ok_or_else(in_use)?;
         let host = match memory.reclaim(&shared.backend) {
             Ok(host) => host,
-            Err(held) => {
+            Err((held, cause)) => {
                 self.memory = Some(held);
-                return Err(in_use());
+                return Err(cause);
             }
         };
         // A panic while copying leaves the memory in the slot, to be filled again.

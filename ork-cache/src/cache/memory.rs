@@ -1,6 +1,8 @@
 //! The memory of a slot, in one of its two states.
 
+use super::load::in_use;
 use crate::backend::Backend;
+use crate::error::Cause;
 use crate::sync::Arc;
 
 /// Memory of a slot.
@@ -12,13 +14,16 @@ pub(super) enum Memory<B: Backend> {
 }
 
 impl<B: Backend> Memory<B> {
-    /// The memory for the CPU to write; as it was, while somebody still shares it.
-    pub(super) fn reclaim(self, backend: &B) -> Result<B::Host, Memory<B>> {
+    /// The memory for the CPU to write; as it was and why, while somebody still shares it, or the device does
+    /// not let go of it.
+    pub(super) fn reclaim(self, backend: &B) -> Result<B::Host, (Memory<B>, Cause)> {
         match self {
             Memory::Host(host) => Ok(host),
             Memory::Device(device) => match Arc::try_unwrap(device) {
-                Ok(device) => Ok(backend.reclaim(device)),
-                Err(shared) => Err(Memory::Device(shared)),
+                Ok(device) => backend
+                    .reclaim(device)
+                    .map_err(|(device, cause)| (Memory::Device(Arc::new(device)), cause)),
+                Err(shared) => Err((Memory::Device(shared), in_use())),
             },
         }
     }

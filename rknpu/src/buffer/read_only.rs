@@ -83,12 +83,15 @@ impl Buffer<ReadOnly> {
     /// ```
     /// let device = rknpu::Device::simulated(Default::default())?;
     /// let slot = device.domain(0)?.alloc(4096)?.to_read_only()?;
-    /// let mut slot = slot.reclaim();
+    /// let mut slot = slot.reclaim()?;
     /// slot.as_mut_slice().fill(1);
     /// assert_eq!(slot.to_read_only()?.as_slice()[4095], 1);
     /// # Ok::<(), rknpu::Error>(())
     /// ```
-    pub fn reclaim(self) -> Buffer<Host> {
-        self.into_state()
+    ///
+    /// # Errors
+    /// As [`Buffer::<OnDevice>::reclaim`](Buffer::reclaim).
+    pub fn reclaim(self) -> Result<Buffer<Host>, Unchanged<ReadOnly>> {
+        self.into_host()
     }
 }

@@ -13,8 +13,8 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::drm::{Calls, Vetted};
-use super::{Mapping, Unmap};
+use super::rknpu::{Channel, Vetted};
+use crate::mapping::{Mapping, Unmap};
 
 /// An open node of the driver.
 #[derive(Debug)]
@@ -102,7 +102,7 @@ impl Unmap for Munmap {
     }
 }
 
-impl Calls for Linux {
+impl Channel for Linux {
     fn node(&self) -> &str {
         &self.node
     }
@@ -126,8 +126,8 @@ impl Calls for Linux {
 
     fn import(&self, dma_buf: BorrowedFd<'_>) -> Result<u32, Errno> {
         let mut request = drm::PrimeHandle { fd: dma_buf.as_raw_fd(), ..Default::default() };
-        // SAFETY: `import` of the crate calls this with domain 0 live and idle, and frees the object
-        // under the same condition.
+        // SAFETY: the only caller, `Rknpu::import`, has made domain 0 current, where the object will be
+        // freed, and the device above keeps everybody else out of other domains meanwhile.
         unsafe { ioctl::prime(&self.fd, Prime::Import, &mut request)? };
         Ok(request.handle)
     }

@@ -1,20 +1,74 @@
-//! The boundary to whatever answers for the NPU: the `rknpu` driver, the simulator, or another.
+//! The boundary to whatever drives the NPU, in terms of what is meant and not of what is called.
 //!
-//! [`Device::with_driver`](crate::Device::with_driver) puts a device on top of one. Everything above speaks
-//! in [`Object`]s and [`Mapping`]s, which only a [`Driver`] makes, and never in numbers of the driver.
+//! A [`Driver`] has address spaces ([`Spaces`]: how many, how large, whether work in one excludes the
+//! others), allocates [`Object`]s in them, maps and syncs those, and runs [`Submission`]s: lists of register
+//! programs with the objects that they read and write. Handles, kernel pointers, task arrays, domain ids and
+//! core masks stay behind it.
+//!
+//! | | `rknpu` | in process | `rocket` (not here yet) |
+//! |---|---|---|---|
+//! | an address space | an IOMMU domain of the device, one of 16 | the same | an open file, as many as wanted |
+//! | exclusive | yes: a switch waits for all cores | the same | no |
+//! | sync for the CPU | cache maintenance | copies the cache model's lines | waits for the jobs that write it |
+//! | submit | one call, which waits | the same | a call, and the wait for an object written |
+//! | the core | the caller's choice | the same | the kernel's choice: one job for each space |
+//!
+//! Nothing here is unsafe to call or to implement: an object is mapped once, no [`Part`] reaches beyond its
+//! object, freeing takes the object, and a driver refuses objects of another. They come from the drivers of
+//! this crate only, so one from outside wraps another, to count, delay or fail its calls:
 //!
 //! ```
-//! use rknpu::driver::{self, DriverVersion};
-//! use rknpu::sys::action;
+//! use rknpu::driver::{self, Allocate, Completion, Driver, Import, MappedRange, Object, Part, Program};
+//! use rknpu::driver::{Refused, Submission};
+//! use rknpu::{Device, OpenOptions, capabilities::Capabilities, sim::Machine};
+//! use std::sync::Arc;
+//! use std::sync::atomic::{AtomicU64, Ordering};
+//! use std::time::Duration;
 //!
-//! let driver = driver::simulated(&rknpu::sim::Machine::new(Default::default()));
-//! let version = DriverVersion(driver.action(action::GET_DRV_VERSION, 0)?);
-//! assert!(version >= DriverVersion::SAFE_DOMAINS);
-//! # Ok::<(), rknpu::Errno>(())
+//! #[derive(Debug)]
+//! struct Counted {
+//!     inner: Arc<dyn Driver>,
+//!     allocated: AtomicU64,
+//! }
+//!
+//! impl Driver for Counted {
+//!     fn allocate(&self, request: &Allocate) -> Result<Object, Refused> {
+//!         self.allocated.fetch_add(request.size, Ordering::Relaxed);
+//!         self.inner.allocate(request)
+//!     }
+//!     // All others hand the call on.
+//! #     fn capabilities(&self) -> &Capabilities { self.inner.capabilities() }
+//! #     fn import(&self, from: &Import<'_>) -> Result<Object, Refused> { self.inner.import(from) }
+//! #     fn map(&self, object: &mut Object) -> Result<MappedRange, Refused> { self.inner.map(object) }
+//! #     fn sync_for_device(&self, part: &Part<'_>) -> Result<(), Refused> {
+//! #         self.inner.sync_for_device(part)
+//! #     }
+//! #     fn sync_for_cpu(&self, part: &Part<'_>) -> Result<(), Refused> { self.inner.sync_for_cpu(part) }
+//! #     fn free(&self, object: Object) -> Result<(), (Object, Refused)> { self.inner.free(object) }
+//! #     fn write_program(&self, entry: &mut [u8], program: &Program) {
+//! #         self.inner.write_program(entry, program);
+//! #     }
+//! #     fn submit(&self, submission: &Submission) -> Completion { self.inner.submit(submission) }
+//! #     fn fences(&self, submission: &Submission) -> Result<bool, Refused> {
+//! #         self.inner.fences(submission)
+//! #     }
+//! #     fn reset(&self) -> Result<(), Refused> { self.inner.reset() }
+//! #     fn check_spaces(&self) -> Result<(), Refused> { self.inner.check_spaces() }
+//! #     fn shut_down(&self) -> Vec<(u32, u64, Refused)> { self.inner.shut_down() }
+//! #     fn pause(&self, time: Duration) { self.inner.pause(time) }
+//! }
+//!
+//! let inner = driver::simulated(&Machine::new(Default::default()))?;
+//! let counted = Arc::new(Counted { inner, allocated: AtomicU64::new(0) });
+//! let device = Device::with_driver(counted.clone(), &OpenOptions::new())?;
+//! let _buffer = device.domain(0)?.alloc(8192)?;
+//! assert_eq!(counted.allocated.load(Ordering::Relaxed), 8192);
+//! # Ok::<(), rknpu::Error>(())
 //! ```
 
-mod drm;
 mod linux;
+mod object;
+mod rknpu;
 #[cfg(feature = "sim")]
 mod sim;
 
@@ -22,19 +76,20 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use rknpu_sys::flags::{CoreMask, MemFlags, SyncFlags};
-use rknpu_sys::regs::{CORES, pc::TASKS_PER_COMMIT};
-use rknpu_sys::uapi::Task;
 use rustix::io::Errno;
 
-pub use crate::mapping::{Mapping, Object, Unmap};
+use crate::capabilities::Capabilities;
+use crate::error::{Call, Error};
+
+pub use crate::mapping::MappedRange;
+pub use object::{Access, Object, Part, Submission, Uses};
+
 pub(crate) use linux::{Linux, allocate_dma_buf, driver_name, map_dma_buf, sync_dma_buf};
-#[cfg(feature = "sim")]
-pub(crate) use sim::Simulated;
+pub(crate) use rknpu::Rknpu;
 #[cfg(feature = "sim")]
 pub use sim::simulated;
 
-/// Driver version as `ACTION` reports it: 0.9.8 is 908.
+/// Driver version as the driver reports it: 0.9.8 is 908.
 ///
 /// ```
 /// use rknpu::driver::DriverVersion;
@@ -67,247 +122,211 @@ impl fmt::Debug for DriverVersion {
     }
 }
 
-/// What to allocate.
+/// The address spaces of a driver, numbered from 0.
 ///
 /// ```
-/// use rknpu::driver::{self, Create};
-/// use rknpu::sys::flags::MemFlags;
-///
-/// let driver = driver::simulated(&rknpu::sim::Machine::new(Default::default()));
-/// let flags = MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE;
-/// let object = driver.create(&Create { size: 4096, flags, domain: 0 })?;
-/// assert_eq!(object.size(), 4096);
-/// driver.destroy(object).map_err(|(_, errno)| errno)?;
-/// # Ok::<(), rknpu::Errno>(())
+/// let device = rknpu::Device::simulated(Default::default())?;
+/// let spaces = device.capabilities().spaces;
+/// assert_eq!((spaces.count, spaces.bytes), (16, (4 << 30) - 4096));
+/// assert!(spaces.exclusive); // all cores work in one at a time
+/// # Ok::<(), rknpu::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Create {
-    /// Bytes, above 0 and below 4 GiB.
-    pub size: u64,
-    /// How.
-    pub flags: MemFlags,
-    /// Domain to map it in.
-    pub domain: u32,
-}
-
-/// One core's share of work: a range of a task array.
-///
-/// ```
-/// use rknpu::driver::{self, Create, Submission};
-/// use rknpu::sys::flags::MemFlags;
-///
-/// let driver = driver::simulated(&rknpu::sim::Machine::new(Default::default()));
-/// let flags =
-///     MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE | MemFlags::KERNEL_MAPPING;
-/// let tasks = driver.create(&Create { size: 4096, flags, domain: 0 })?;
-/// let one = Submission { tasks: &tasks, start: 0, count: 1, domain: 0, core: 0, timeout_ms: 100 };
-/// assert!(one.is_sound());
-/// assert!(!Submission { count: 103, ..one }.is_sound()); // a page holds 102
-/// driver.destroy(tasks).map_err(|(_, errno)| errno)?;
-/// # Ok::<(), rknpu::Errno>(())
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct Submission<'a> {
-    /// Buffer with the task array; it has a kernel mapping.
-    pub tasks: &'a Object,
-    /// First task.
-    pub start: u32,
-    /// Tasks, 1..=4095, all inside the buffer.
+pub struct Spaces {
+    /// How many there are.
     pub count: u32,
-    /// Domain of every address in the programs.
-    pub domain: u32,
-    /// Core, 0..=2.
-    pub core: u32,
-    /// 1..=0x7fff_ffff ms.
-    pub timeout_ms: u32,
+    /// Bytes that can be mapped in each.
+    pub bytes: u64,
+    /// Whether work in one keeps every other from being entered.
+    pub exclusive: bool,
+    /// The one that takes memory of other drivers, if any does.
+    pub import: Option<u32>,
 }
 
-impl Submission<'_> {
-    /// The core as a mask.
-    ///
-    /// ```
-    /// # use rknpu::driver::{self, Create, Submission};
-    /// # use rknpu::sys::flags::{CoreMask, MemFlags};
-    /// # let driver = driver::simulated(&rknpu::sim::Machine::new(Default::default()));
-    /// # let flags = MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE | MemFlags::KERNEL_MAPPING;
-    /// # let tasks = driver.create(&Create { size: 4096, flags, domain: 0 })?;
-    /// # let one = Submission { tasks: &tasks, start: 0, count: 1, domain: 0, core: 0, timeout_ms: 100 };
-    /// let on_core_2 = Submission { core: 2, ..one };
-    /// assert_eq!(on_core_2.mask(), CoreMask::CORE2);
-    /// # driver.destroy(tasks).map_err(|(_, errno)| errno)?;
-    /// # Ok::<(), rknpu::Errno>(())
-    /// ```
-    pub fn mask(&self) -> CoreMask {
-        CoreMask::from_bits_retain(1 << self.core)
-    }
+/// A call that the driver did not do.
+///
+/// ```
+/// use rknpu::{Errno, driver::Refused, error::Call};
+///
+/// let refused = Refused { call: Call::Sync, errno: Errno::INVAL };
+/// assert_eq!(refused.to_string(), "MEM_SYNC: Invalid argument (os error 22)");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{call}: {errno}")]
+pub struct Refused {
+    /// Which.
+    pub call: Call,
+    /// The driver's answer.
+    pub errno: Errno,
+}
 
-    /// Whether the driver may be asked: it checks none of this, and reads and writes past the task
-    /// buffer when the range is wrong.
-    ///
-    /// ```
-    /// # use rknpu::driver::{self, Create, Submission};
-    /// # use rknpu::sys::flags::MemFlags;
-    /// # let driver = driver::simulated(&rknpu::sim::Machine::new(Default::default()));
-    /// # let flags = MemFlags::NON_CONTIGUOUS | MemFlags::CACHEABLE | MemFlags::KERNEL_MAPPING;
-    /// # let tasks = driver.create(&Create { size: 4096, flags, domain: 0 })?;
-    /// # let one = Submission { tasks: &tasks, start: 0, count: 1, domain: 0, core: 0, timeout_ms: 100 };
-    /// assert!(!Submission { count: 0, ..one }.is_sound()); // the driver would read before the array
-    /// assert!(!Submission { timeout_ms: 1 << 31, ..one }.is_sound()); // a wait without end
-    /// # driver.destroy(tasks).map_err(|(_, errno)| errno)?;
-    /// # Ok::<(), rknpu::Errno>(())
-    /// ```
-    pub fn is_sound(&self) -> bool {
-        let end = u64::from(self.start) + u64::from(self.count);
-        end * size_of::<Task>() as u64 <= self.tasks.size()
-            && (1..=TASKS_PER_COMMIT).contains(&self.count)
-            && (self.core as usize) < CORES
-            && (1..=i32::MAX as u32).contains(&self.timeout_ms)
+impl Refused {
+    /// As an error, of a call on `bytes` in a domain.
+    pub(crate) fn on(self, domain: u32, bytes: u64) -> Error {
+        Error::Driver { call: self.call, domain, bytes, errno: self.errno }
     }
 }
 
-/// What the driver reports of a submission, also when it failed.
+/// What to allocate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allocate {
+    /// Address space.
+    pub space: u32,
+    /// Bytes, in whole pages; above 0.
+    pub size: u64,
+    /// For what.
+    pub purpose: Purpose,
+    /// How the CPU will see it.
+    pub caching: Caching,
+}
+
+/// What an object is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// For the NPU to read and write.
+    Data,
+    /// A list of programs, which the driver reads.
+    Programs,
+}
+
+/// How the CPU sees an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caching {
+    /// Through its caches: both sides see what the other wrote after a sync.
+    Cached,
+    /// Past them, writes gathered.
+    WriteCombined,
+    /// Past them.
+    Uncached,
+}
+
+/// Memory of another driver, and where to map it.
+#[derive(Clone, Copy, Debug)]
+pub struct Import<'a> {
+    /// Address space.
+    pub space: u32,
+    /// The dma-buf; it may be closed afterwards.
+    pub dma_buf: BorrowedFd<'a>,
+}
+
+/// A register program in the NPU's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// Address of its first command.
+    pub iova: u64,
+    /// Commands, the trailer that chains and starts it not counted.
+    pub commands: u32,
+}
+
+/// Bytes of an entry of a program list.
+pub const PROGRAM_ENTRY: usize = 40;
+
+/// What became of a submission.
 ///
 /// ```
 /// use rknpu::driver::Completion;
 ///
-/// let nothing_ran = Completion::default();
-/// assert!(nothing_ran.tasks_done == 0 && nothing_ran.busy.is_zero());
+/// // The NPU took no time: whatever the driver says, nothing ran.
+/// assert!(!Completion { programs_done: 1, ..Completion::default() }.ran(1));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completion {
-    /// Tasks done.
-    pub tasks_done: u32,
-    /// From commit to interrupt; zero when nothing ran.
+    /// Programs done.
+    pub programs_done: u32,
+    /// From start to interrupt; zero when nothing ran.
     pub busy: Duration,
+    /// From submit to answer.
+    pub waited: Duration,
+    /// The driver's answer, unless it was success.
+    pub errno: Option<Errno>,
+    /// An interrupt came, with a status that is not of this job: the driver's record of the core now names
+    /// a job that is gone, and no reset clears it.
+    pub foreign_status: Option<u32>,
 }
 
-/// A driver, as this crate needs it.
+impl Completion {
+    /// Whether all `programs` ran: the driver says so, has counted every one, and the NPU took time.
+    pub fn ran(&self, programs: u32) -> bool {
+        self.errno.is_none() && self.programs_done == programs && !self.busy.is_zero()
+    }
+
+    pub(crate) fn failed(errno: Errno) -> Completion {
+        Completion { errno: Some(errno), ..Completion::default() }
+    }
+}
+
+/// A driver, as this crate needs it; see the [module](self).
 ///
-/// The implementations here are Linux's `rknpu` and the simulator; a third can come from outside, through
-/// [`Device::with_driver`](crate::Device::with_driver). Implementing it needs no `unsafe` by itself: the
-/// promises are those of [`Object::from_raw`] and [`Mapping::from_raw`]. Calls must be safe from any
-/// thread; the device makes sure that none names another domain than the one whose jobs run.
-///
-/// One around another, for a test that wants to know what a program asks of the driver:
-///
-/// ```
-/// use rknpu::driver::{self, Completion, Create, Driver, Mapping, Object, Submission};
-/// use rknpu::sys::flags::SyncFlags;
-/// use rknpu::{Device, Errno, OpenOptions, sim::Machine};
-/// use std::os::fd::BorrowedFd;
-/// use std::sync::Arc;
-/// use std::sync::atomic::{AtomicU64, Ordering};
-/// use std::time::Duration;
-///
-/// #[derive(Debug)]
-/// struct Counted {
-///     inner: Arc<dyn Driver>,
-///     created: AtomicU64,
-/// }
-///
-/// impl Driver for Counted {
-///     fn create(&self, create: &Create) -> Result<Object, Errno> {
-///         self.created.fetch_add(create.size, Ordering::Relaxed);
-///         self.inner.create(create)
-///     }
-///     // All others hand the call on.
-/// #     fn node(&self) -> &str {
-/// #         self.inner.node()
-/// #     }
-/// #     fn action(&self, code: u32, value: u32) -> Result<u32, Errno> {
-/// #         self.inner.action(code, value)
-/// #     }
-/// #     fn map(&self, object: &Object) -> Result<Mapping, Errno> {
-/// #         self.inner.map(object)
-/// #     }
-/// #     fn sync(&self, o: &Object, flags: SyncFlags, at: u64, len: u64) -> Result<(), Errno> {
-/// #         self.inner.sync(o, flags, at, len)
-/// #     }
-/// #     fn destroy(&self, object: Object) -> Result<(), (Object, Errno)> {
-/// #         self.inner.destroy(object)
-/// #     }
-/// #     fn abandon(&self, object: &Object) -> Result<(), Errno> {
-/// #         self.inner.abandon(object)
-/// #     }
-/// #     fn submit(&self, submission: &Submission<'_>) -> (Completion, Result<(), Errno>) {
-/// #         self.inner.submit(submission)
-/// #     }
-/// #     fn fences(&self, submission: &Submission<'_>) -> Result<bool, Errno> {
-/// #         self.inner.fences(submission)
-/// #     }
-/// #     fn import(&self, dma_buf: BorrowedFd<'_>) -> Result<Object, Errno> {
-/// #         self.inner.import(dma_buf)
-/// #     }
-/// #     fn pause(&self, time: Duration) {
-/// #         self.inner.pause(time)
-/// #     }
-/// }
-///
-/// let inner = driver::simulated(&Machine::new(Default::default()));
-/// let counted = Arc::new(Counted { inner, created: AtomicU64::new(0) });
-/// let device = Device::with_driver(counted.clone(), &OpenOptions::new())?;
-/// let _buffer = device.domain(0)?.alloc(8192)?;
-/// assert_eq!(counted.created.load(Ordering::Relaxed), 8192);
-/// # Ok::<(), rknpu::Error>(())
-/// ```
+/// Calls come from any thread. The device above sees to it that none enters a space of an exclusive driver
+/// while work in another runs, and that no core is given two submissions at once.
 pub trait Driver: Send + Sync + fmt::Debug {
-    /// Where it is: a path, or `sim`.
-    fn node(&self) -> &str;
+    /// What it can do, found out when it was opened.
+    fn capabilities(&self) -> &Capabilities;
 
-    /// `ACTION`: the value that the call leaves.
+    /// A new object, zeroed, at an address of its space.
     ///
     /// # Errors
-    /// The driver's errno, here and below.
-    fn action(&self, code: u32, value: u32) -> Result<u32, Errno>;
+    /// EFAULT: no addresses; ENOMEM: no memory, or no descriptors.
+    fn allocate(&self, request: &Allocate) -> Result<Object, Refused>;
 
-    /// `MEM_CREATE`.
+    /// Maps memory of another driver.
     ///
     /// # Errors
-    /// EFAULT: no address space; ENOMEM: no memory; EINVAL: anything else.
-    fn create(&self, create: &Create) -> Result<Object, Errno>;
+    /// EXDEV: another space than [`Spaces::import`]; EEXIST: the memory is an object of this driver's
+    /// already; ENOMEM when descriptors run out; EINVAL for something that is no dma-buf.
+    fn import(&self, from: &Import<'_>) -> Result<Object, Refused>;
 
-    /// `MEM_MAP` and `mmap`, all of the object.
+    /// Maps all of an object for the CPU.
     ///
     /// # Errors
-    /// The errno of either.
-    fn map(&self, object: &Object) -> Result<Mapping, Errno>;
+    /// EBUSY: it is mapped already.
+    fn map(&self, object: &mut Object) -> Result<MappedRange, Refused>;
 
-    /// `MEM_SYNC` over a range that lies inside the object.
+    /// Shows the NPU what the CPU wrote. The first sync of an object covers all of it.
     ///
     /// # Errors
-    /// EINVAL when the domain cannot be switched to.
-    fn sync(&self, object: &Object, flags: SyncFlags, offset: u64, len: u64) -> Result<(), Errno>;
+    /// EINVAL when its space cannot be entered.
+    fn sync_for_device(&self, part: &Part<'_>) -> Result<(), Refused>;
 
-    /// `MEM_DESTROY`, after the mapping has gone.
+    /// Shows the CPU what the NPU wrote, after waiting for whatever still writes it.
     ///
     /// # Errors
-    /// The object back: the driver still has it.
-    fn destroy(&self, object: Object) -> Result<(), (Object, Errno)>;
+    /// EINVAL when its space cannot be entered.
+    fn sync_for_cpu(&self, part: &Part<'_>) -> Result<(), Refused>;
 
-    /// `MEM_DESTROY` of an object that is still in use, by a process that is about to end: memory and
-    /// addresses go with the last mapping. No other call may name the object afterwards.
+    /// Unmaps an object and gives it back.
     ///
     /// # Errors
-    /// As [`Driver::destroy`].
-    fn abandon(&self, object: &Object) -> Result<(), Errno>;
+    /// The object, which the driver still has; EBUSY when a part of its mapping is still held.
+    fn free(&self, object: Object) -> Result<(), (Object, Refused)>;
 
-    /// `SUBMIT`, blocking.
-    ///
-    /// # Errors
-    /// ETIMEDOUT when it ran too long, EINVAL when it was not run.
-    fn submit(&self, submission: &Submission<'_>) -> (Completion, Result<(), Errno>);
+    /// Writes an entry of a program list, [`PROGRAM_ENTRY`] bytes.
+    fn write_program(&self, entry: &mut [u8], program: &Program);
+
+    /// Runs programs and waits for them.
+    fn submit(&self, submission: &Submission) -> Completion;
 
     /// Whether the driver was built with fences, found out by running this submission with one.
     ///
     /// # Errors
-    /// As [`Driver::submit`], except EINVAL, which is the answer of a driver without.
-    fn fences(&self, submission: &Submission<'_>) -> Result<bool, Errno>;
+    /// As submitting.
+    fn fences(&self, submission: &Submission) -> Result<bool, Refused>;
 
-    /// Imports a dma-buf into the live domain; the descriptor may be closed afterwards.
+    /// Resets the NPU. Nothing of this process runs on it.
     ///
     /// # Errors
-    /// ENOMEM when descriptors run out, EINVAL for something that is no dma-buf.
-    fn import(&self, dma_buf: BorrowedFd<'_>) -> Result<Object, Errno>;
+    /// The reset lines failed.
+    fn reset(&self) -> Result<(), Refused>;
+
+    /// Whether spaces can still be changed between. Nothing of this process runs.
+    ///
+    /// # Errors
+    /// They cannot.
+    fn check_spaces(&self) -> Result<(), Refused>;
+
+    /// Gives back every object that there is, for a process that is about to end: waits for calls under way,
+    /// and every later one is answered ESHUTDOWN. Returns what would not go: space, bytes and answer.
+    fn shut_down(&self) -> Vec<(u32, u64, Refused)>;
 
     /// Waits, on the driver's clock.
     fn pause(&self, time: Duration);

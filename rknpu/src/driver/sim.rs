@@ -11,33 +11,31 @@ use rknpu_sys::drm;
 use rknpu_sys::ioctl::{self, Request};
 use rustix::io::Errno;
 
-use super::drm::{Calls, Vetted};
-use super::{Driver, Mapping, Unmap};
+use super::Driver;
+use super::rknpu::{Channel, Rknpu, Vetted};
+use crate::error::Result as OpenResult;
+use crate::mapping::{Mapping, Unmap};
 
 /// A file on a simulated machine.
 #[derive(Debug)]
-pub(crate) struct Simulated {
+struct Simulated {
     file: File,
 }
 
-impl Simulated {
-    pub(crate) fn open(machine: &Machine) -> Simulated {
-        Simulated { file: machine.open() }
-    }
-}
-
-/// A kernel on a simulated machine, to wrap in another [`Driver`]: one that counts, delays or fails.
+/// The driver on a simulated machine, to wrap in another [`Driver`]: one that counts, delays or fails.
 ///
 /// ```
 /// use rknpu::driver;
-/// use rknpu::sys::action;
 ///
-/// let driver = driver::simulated(&rknpu::sim::Machine::new(Default::default()));
-/// assert_eq!(driver.action(action::GET_DRV_VERSION, 0)?, 908);
-/// # Ok::<(), rknpu::Errno>(())
+/// let driver = driver::simulated(&rknpu::sim::Machine::new(Default::default()))?;
+/// assert_eq!(driver.capabilities().version.to_string(), "0.9.8");
+/// # Ok::<(), rknpu::Error>(())
 /// ```
-pub fn simulated(machine: &Machine) -> Arc<dyn Driver> {
-    Arc::new(Simulated::open(machine))
+///
+/// # Errors
+/// As [`Device::simulated`](crate::Device::simulated).
+pub fn simulated(machine: &Machine) -> OpenResult<Arc<dyn Driver>> {
+    Ok(Arc::new(Rknpu::open(Simulated { file: machine.open() })?))
 }
 
 /// Keeps a simulated mapping until it is unmapped.
@@ -51,7 +49,7 @@ impl Unmap for Held {
     }
 }
 
-impl Calls for Simulated {
+impl Channel for Simulated {
     fn node(&self) -> &str {
         "sim"
     }

@@ -104,6 +104,12 @@ const CAUSES: &[(&[Call], Errno, &str)] = &[
         Errno::NOMEM,
         "the process has too many mappings (vm.max_map_count); use fewer and larger buffers",
     ),
+    (&[Call::Map], Errno::BUSY, "the buffer is mapped already; a buffer has one mapping"),
+    (
+        &[Call::Unmap, Call::Destroy],
+        Errno::BUSY,
+        "a job, or a part of the buffer, still holds it; let that go first",
+    ),
     (
         &[Call::Destroy],
         Errno::INVAL,
@@ -163,6 +169,11 @@ const CAUSES: &[(&[Call], Errno, &str)] = &[
 
 /// Answers that every call can give.
 const ANY_CALL: &[(Errno, &str)] = &[
+    (
+        Errno::SHUTDOWN,
+        "the clean-up before the end of the process has run; nothing works with the device now",
+    ),
+    (Errno::XDEV, "the buffer belongs to another driver; give it to that one"),
     (Errno::INTR, "signals interrupted it a hundred times in a row; block them on this thread"),
     (Errno::FAULT, "the kernel could not read or write this process's memory"),
     (Errno::NODEV, "the device is gone: its driver was unloaded or unbound; open it again"),
@@ -266,7 +277,7 @@ mod tests {
         for (errno, sentence) in ANY_CALL {
             assert!(of(Call::Sync, *errno) == *sentence, "{errno}");
         }
-        assert!(of(Call::Sync, Errno::XDEV).contains("not known"));
+        assert!(of(Call::Sync, Errno::DOM).contains("not known"));
         for (errno, sentence) in OPENING {
             assert_eq!(of_open(*errno), *sentence);
         }

@@ -230,6 +230,15 @@ pub enum Error {
         /// Core asked for.
         core: u32,
     },
+    /// The core takes no more jobs.
+    #[error(
+        "core {core} takes no more jobs: an interrupt came on it that belonged to none, and the driver may \
+         free the next one too early; use another core, and reboot the board when convenient"
+    )]
+    CoreLost {
+        /// Core.
+        core: u32,
+    },
     /// A size that no buffer can have.
     #[error(
         "a buffer of {requested} bytes is not possible: it has 1 to {limit}; cut larger ones in pieces"
@@ -412,14 +421,37 @@ pub enum Error {
         /// Domain asked for.
         domain: u32,
     },
+    /// Memory that has been imported already, also through another descriptor.
+    #[error(
+        "this memory has been imported already: the driver knows it once, and would take it from under both; \
+         share that buffer"
+    )]
+    ImportedAlready,
+    /// A descriptor that is no dma-buf.
+    #[error(
+        "the descriptor is no dma-buf of {len} bytes, but {size} bytes of a file system of type {kind:#x}{}; \
+         allocate from a dma-heap, or seal a memory file against shrinking",
+        if *sealed { "" } else { " that can be cut while it is mapped" }
+    )]
+    NotDmaBuf {
+        /// Type of its file system.
+        kind: u64,
+        /// Whether it is sealed against shrinking.
+        sealed: bool,
+        /// Its bytes.
+        size: u64,
+        /// Bytes that were to be mapped.
+        len: u64,
+    },
     /// A register program that must not reach the NPU.
     #[error("the register program was refused: {0}")]
     Program(#[from] ProgramError),
     /// A timeout that the driver would misread.
     #[error("a timeout of {0:?} is not possible: the driver takes 1 ms to 2147483647 ms")]
     Timeout(Duration),
-    /// A job did not run to its end, twice.
-    #[error("the job failed and so did its repetition after a reset: {0}")]
+    /// A job did not run to its end, however often it was tried. What became of the NPU stands in its
+    /// [`recovery`](PostMortem::recovery); unless that was a reset, it is wedged.
+    #[error("the job failed{}: {_0}", repeated(_0))]
     JobFailed(Box<PostMortem>),
     /// The NPU no longer answers.
     #[error(
@@ -502,6 +534,10 @@ impl Error {
             _ => None,
         }
     }
+}
+
+fn repeated(report: &PostMortem) -> &'static str {
+    if report.attempts > 1 { ", and so did its repetition after a reset" } else { "" }
 }
 
 fn list(tried: &[NodeAnswer]) -> String {

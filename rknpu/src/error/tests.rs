@@ -76,6 +76,7 @@ fn all() -> Vec<(Error, &'static [&'static str])> {
         (Error::DomainBusy { active: 2, wanted: 3 }, &["domain 3", "domain 2", "drop that guard"]),
         (Error::NoCore { core: 5, cores: 3 }, &["core 5", "3, numbered from 0"]),
         (Error::CoreLeased { core: 1 }, &["core 1", "drop it"]),
+        (Error::CoreLost { core: 1 }, &["core 1", "another core", "reboot"]),
         (Error::Size { requested: 0, limit: 4096 }, &["0 bytes", "4096", "in pieces"]),
         (
             Error::IovaExhausted {
@@ -127,6 +128,11 @@ fn all() -> Vec<(Error, &'static [&'static str])> {
             &["a buffer is in domain 1", "domain 2", "allocate it there"],
         ),
         (Error::ImportDomain { domain: 4 }, &["domain 4", "domain 0", "copy it"]),
+        (Error::ImportedAlready, &["imported already", "share that buffer"]),
+        (
+            Error::NotDmaBuf { kind: 0xef53, sealed: false, size: 10, len: 4096 },
+            &["no dma-buf of 4096 bytes", "10 bytes", "0xef53", "can be cut", "dma-heap"],
+        ),
         (
             Error::Program(ProgramError::Missing { program: 2, register: 0x4024 }),
             &["program 2", "0x4024"],
@@ -165,28 +171,31 @@ fn place(error: &Error) -> usize {
         Error::DomainBusy { .. } => 11,
         Error::NoCore { .. } => 12,
         Error::CoreLeased { .. } => 13,
-        Error::Size { .. } => 14,
-        Error::IovaExhausted { .. } => 15,
-        Error::NoContiguousMemory { .. } => 16,
-        Error::ArenaFull { .. } => 17,
-        Error::Driver { .. } => 18,
-        Error::OpenFiles { .. } => 19,
-        Error::Range { .. } => 20,
-        Error::Layout(_) => 21,
-        Error::Shape { .. } => 22,
-        Error::Length { .. } => 23,
-        Error::Precision { .. } => 24,
-        Error::Int4Range { .. } => 25,
-        Error::ActivationsLeased => 26,
-        Error::ForeignActivations => 27,
-        Error::ForeignDomain { .. } => 28,
-        Error::ImportDomain { .. } => 29,
-        Error::Program(_) => 30,
-        Error::Timeout(_) => 31,
-        Error::JobFailed(_) => 32,
-        Error::Wedged(_) => 33,
-        Error::Os { .. } => 34,
-        Error::Mismatch { .. } => 35,
+        Error::CoreLost { .. } => 14,
+        Error::Size { .. } => 15,
+        Error::IovaExhausted { .. } => 16,
+        Error::NoContiguousMemory { .. } => 17,
+        Error::ArenaFull { .. } => 18,
+        Error::Driver { .. } => 19,
+        Error::OpenFiles { .. } => 20,
+        Error::Range { .. } => 21,
+        Error::Layout(_) => 22,
+        Error::Shape { .. } => 23,
+        Error::Length { .. } => 24,
+        Error::Precision { .. } => 25,
+        Error::Int4Range { .. } => 26,
+        Error::ActivationsLeased => 27,
+        Error::ForeignActivations => 28,
+        Error::ForeignDomain { .. } => 29,
+        Error::ImportDomain { .. } => 30,
+        Error::ImportedAlready => 31,
+        Error::NotDmaBuf { .. } => 32,
+        Error::Program(_) => 33,
+        Error::Timeout(_) => 34,
+        Error::JobFailed(_) => 35,
+        Error::Wedged(_) => 36,
+        Error::Os { .. } => 37,
+        Error::Mismatch { .. } => 38,
     }
 }
 
@@ -195,7 +204,7 @@ fn every_error_says_what_with_which_numbers_and_what_to_do() {
     let all = all();
     let mut seen: Vec<usize> = all.iter().map(|(error, _)| place(error)).collect();
     seen.dedup();
-    assert_eq!(seen, (0..=35).collect::<Vec<_>>(), "each variant is in the list, in order");
+    assert_eq!(seen, (0..=38).collect::<Vec<_>>(), "each variant is in the list, in order");
     for (error, words) in all {
         let text = error.to_string();
         for word in words {

@@ -6,21 +6,21 @@ mod registers;
 mod tests;
 
 use std::fmt;
+use std::sync::Arc;
 
 use rknpu_sys::layout::Precision;
 use rknpu_sys::regs::Command;
-use rknpu_sys::uapi::Task as TaskEntry;
-use zerocopy::IntoBytes;
 
-use crate::buffer::{Buffer, Memory, OnDevice};
+use crate::buffer::{Buffer, OnDevice};
 use crate::core::Core;
-use crate::domain::{Domain, Request};
-use crate::error::{Call, Error, Result};
+use crate::domain::Domain;
+use crate::driver::{Access, Completion, Program, Submission, Uses};
+use crate::error::{Error, Result};
 use crate::health::Recovery;
 use crate::limits;
-use crate::matmul::{JobFailure, JobStats, task_entry};
+use crate::matmul::{JobFailure, JobStats};
+use crate::memory::{Memory, Request};
 use crate::program::{ProgramError, trailer};
-use crate::worker::{Finished, Task};
 use registers::Registers;
 
 /// Programs start on multiples of this many bytes.
@@ -96,7 +96,7 @@ pub struct Job(Box<Parts>);
 
 struct Parts {
     domain: Domain,
-    tasks: Memory,
+    list: Memory,
     programs: Memory,
     count: u32,
     buffers: Vec<Buffer<OnDevice>>,
@@ -171,9 +171,9 @@ impl Job {
         buffers: Vec<Buffer<OnDevice>>,
     ) -> Result<Job, Rejected<Vec<Buffer<OnDevice>>>> {
         match assemble(domain, programs, &buffers) {
-            Ok((tasks, memory)) => Ok(Job(Box::new(Parts {
+            Ok((list, memory)) => Ok(Job(Box::new(Parts {
                 domain: domain.clone(),
-                tasks,
+                list,
                 programs: memory,
                 count: programs.len() as u32,
                 buffers,
@@ -279,17 +279,17 @@ impl Job {
     ///
     /// # Errors
     /// The job back and [`Error::JobFailed`] when the NPU did not run it: it has been reset, what
-    /// the job's buffers hold is unspecified, and it may be tried again. [`Error::Wedged`] when the reset did
-    /// not help.
+    /// the job's buffers hold is unspecified, and it may be tried again. When the reset did not help, which the
+    /// error tells, every later call is answered [`Error::Wedged`].
     pub fn run(self, core: &mut Core) -> Result<(Job, JobStats), Rejected<Job>> {
         let seen = core.device().resets();
-        let (task, entered) = match self.prepare(core, true) {
+        let (submission, entered) = match self.prepare(core, true) {
             Ok(ready) => ready,
             Err(error) => return Err(Rejected { kept: self, error }),
         };
-        let finished = core.run(task);
+        let completion = core.run(submission);
         drop(entered);
-        match self.conclude(&finished, core.index(), seen) {
+        match self.conclude(&completion, core.index(), seen) {
             Ok(stats) => Ok((self, stats)),
             Err(error) => Err(Rejected { kept: self, error }),
         }
@@ -297,11 +297,9 @@ impl Job {
 
     /// Whether the driver was built with fences: runs the job with one.
     pub(crate) fn fences(&self, core: &Core) -> Result<bool> {
-        let (task, _entered) = self.prepare(core, true)?;
-        let submission = task.submission(core.index());
-        let (domain, bytes) = (task.domain, 0);
-        let failed = |errno| Error::Driver { call: Call::Submit, domain, bytes, errno };
-        core.device().driver().fences(&submission).map_err(failed)
+        let (submission, _entered) = self.prepare(core, true)?;
+        let fences = core.device().driver().fences(&submission);
+        fences.map_err(|refused| refused.on(self.0.domain.index(), 0))
     }
 
     /// Starts it on the core's own thread and returns at once. The domain stays active until it has ended.
@@ -339,61 +337,54 @@ impl Job {
     /// Job and core back, and the reason.
     pub fn submit(self, mut core: Core) -> Result<Running, Rejected<(Job, Core)>> {
         let seen = core.device().resets();
-        let (mut task, entered) = match self.prepare(&core, false) {
+        let (submission, entered) = match self.prepare(&core, false) {
             Ok(ready) => ready,
             Err(error) => return Err(Rejected { kept: (self, core), error }),
         };
-        task.entered = Some(entered);
-        match core.start(task) {
+        match core.start(submission, Some(entered)) {
             Ok(()) => Ok(Running { core, job: self, seen }),
-            Err((_, source)) => {
-                let error = Error::Os { what: "cannot start the thread of an NPU core", source };
-                Err(Rejected { kept: (self, core), error })
-            }
+            Err(error) => Err(Rejected { kept: (self, core), error }),
         }
     }
 
-    fn prepare(&self, core: &Core, bound: bool) -> Result<(Task, crate::device::Entered)> {
-        let device = self.0.domain.device();
-        let want = self.0.domain.index();
+    fn prepare(&self, core: &Core, bound: bool) -> Result<(Submission, crate::device::Entered)> {
+        let Parts { domain, list, programs, count, buffers } = &*self.0;
+        let (device, want) = (domain.device(), domain.index());
         if !core.device().is(device) {
             return Err(Error::ForeignDomain { what: "another device's core", got: want, want });
         }
-        device.check()?;
+        core.check()?;
         let entered = device.enter_for_jobs(want, Precision::Int8, bound)?;
-        let size = self.0.tasks.size();
-        let tasks =
-            self.0.tasks.object().cloned().ok_or(Error::Range { offset: 0, len: 0, size })?;
-        let task = Task {
-            tasks,
-            start: 0,
-            count: self.0.count,
-            domain: want,
+        let size = list.size();
+        let list = list.object().cloned().ok_or(Error::Range { offset: 0, len: 0, size })?;
+        // Which of them are only read is not known here.
+        let written = buffers.iter().filter_map(Buffer::object).map(|o| (o.clone(), Access::Write));
+        let read = programs.object().map(|object| (object.clone(), Access::Read));
+        let submission = Submission {
+            list,
+            first: 0,
+            count: *count,
+            core: core.index(),
             timeout_ms: device.timeout_ms(),
-            entered: None,
+            uses: Arc::new(Uses(read.into_iter().chain(written).collect())),
         };
-        Ok((task, entered))
+        Ok((submission, entered))
     }
 
-    fn conclude(&self, finished: &Finished, core: u32, seen: u64) -> Result<JobStats> {
-        let Some(failure) = JobFailure::of(finished, core, self.0.programs.iova()) else {
-            return Ok(JobStats {
-                cores: 1,
-                submits: 1,
-                programs: self.0.count,
-                busy: finished.completion.busy,
-                retries: 0,
-            });
+    fn conclude(&self, completion: &Completion, core: u32, seen: u64) -> Result<JobStats> {
+        let Parts { domain, programs, count, .. } = &*self.0;
+        let Some(failure) = JobFailure::of(completion, *count, core, programs.iova()) else {
+            let (programs, busy) = (*count, completion.busy);
+            return Ok(JobStats { cores: 1, submits: 1, programs, busy, retries: 0 });
         };
-        let device = self.0.domain.device();
-        let mut report = failure.report(&self.0.domain);
+        let device = domain.device();
+        let mut report = failure.report(device, Some(domain));
         report.recovery = device.recover(seen);
         device.record().failed(&report);
-        if report.recovery == Recovery::Reset {
-            return Err(Error::JobFailed(Box::new(report)));
+        if report.recovery != Recovery::Reset {
+            device.record().wedge(&report);
         }
-        device.record().wedge(&report);
-        Err(Error::Wedged(Box::new(report)))
+        Err(Error::JobFailed(Box::new(report)))
     }
 }
 
@@ -438,7 +429,8 @@ impl fmt::Debug for Job {
 #[must_use = "dropping a running job waits for it and loses its outcome"]
 #[derive(Debug)]
 pub struct Running {
-    // In this order: a core that is dropped waits for what it runs, and only then may the job's memory go.
+    // In this order: a core that is dropped waits for what it runs, and sees to it that it has ended, and only
+    // then may the job's memory go.
     core: Core,
     job: Job,
     seen: u64,
@@ -476,8 +468,8 @@ impl Running {
     /// ```
     pub fn wait(self) -> (Core, Result<(Job, JobStats), Rejected<Job>>) {
         let Running { mut core, job, seen } = self;
-        let finished = core.finish();
-        let result = match job.conclude(&finished, core.index(), seen) {
+        let completion = core.finish();
+        let result = match job.conclude(&completion, core.index(), seen) {
             Ok(stats) => Ok((job, stats)),
             Err(error) => Err(Rejected { kept: job, error }),
         };
@@ -546,25 +538,21 @@ fn assemble(
     let stride = |commands: &[Command]| ((commands.len() + 4) * 8).next_multiple_of(ALIGN);
     let bytes: usize = programs.iter().map(|commands| stride(commands)).sum();
     let mut memory = Memory::create(domain, &Request::new(bytes as u64))?;
-    let task_bytes = programs.len() * size_of::<TaskEntry>();
-    let request = Request { kernel_mapping: true, ..Request::new(task_bytes as u64) };
-    let mut tasks = Memory::create(domain, &request)?;
+    let mut list = Memory::create(domain, &Request::programs(programs.len()))?;
 
     let mut at = 0;
     let base = memory.iova();
-    let places = tasks.bytes_mut().chunks_exact_mut(size_of::<TaskEntry>());
-    for ((index, commands), place) in programs.iter().enumerate().zip(places) {
+    for (index, commands) in programs.iter().enumerate() {
         let end = at + stride(commands);
         let next = programs.get(index + 1).map(|next| (base + end as u64, next.len() as u32));
         let out = memory.bytes_mut().get_mut(at..end).unwrap_or_default();
         for (word, command) in out.chunks_exact_mut(8).zip(commands.iter().chain(&trailer(next))) {
             word.copy_from_slice(&command.bits().to_le_bytes());
         }
-        let entry =
-            TaskEntry { regcfg_amount: commands.len() as u32, ..task_entry(base + at as u64) };
-        place.copy_from_slice(entry.as_bytes());
+        let (iova, commands) = (base + at as u64, commands.len() as u32);
+        list.write_program(index, &Program { iova, commands });
         at = end;
     }
-    memory.clean(0..bytes as u64)?;
-    Ok((tasks, memory))
+    memory.sync_for_device(0..bytes as u64)?;
+    Ok((list, memory))
 }

@@ -14,11 +14,13 @@ use rknpu_sys::layout::{Layout, Precision};
 
 use super::element::Element;
 use super::plan::{Capacity, k_ranges};
-use crate::buffer::{Host, Memory, OnDevice, State};
-use crate::domain::{Domain, Request};
+use crate::buffer::{Host, OnDevice, State};
+use crate::domain::Domain;
+use crate::driver::Object;
 use crate::error::{Error, Result};
 use crate::job::Rejected;
 use crate::limits;
+use crate::memory::{Memory, Request};
 
 /// The memory for a [`Matmul`](super::Matmul)'s activations, made once with it; clones are the same.
 ///
@@ -58,8 +60,8 @@ impl Pool {
 
 impl<E: Element> Activations<E> {
     pub(super) fn new(domain: &Domain, capacity: Capacity) -> Result<Activations<E>> {
-        let mut memory = Memory::create(domain, &Request::new(capacity.input))?;
-        memory.clean(0..0)?;
+        let memory = Memory::create(domain, &Request::new(capacity.input))?;
+        memory.sync_for_device(0..0)?;
         let (domain, memory) = (domain.clone(), Mutex::new(Some(Box::new(memory))));
         Ok(Activations { pool: Arc::new(Pool { capacity, domain, memory }), element: PhantomData })
     }
@@ -92,6 +94,7 @@ impl<E: Element> Activations<E> {
             let limit = self.pool.capacity.input * 8 / u64::from(E::PRECISION.bits());
             return Err(Error::Shape { what, value, limit });
         }
+        self.pool.domain.device().check()?;
         let memory = self.pool.memory().take().ok_or(Error::ActivationsLeased)?;
         Ok(Rows::new(memory, Arc::clone(&self.pool), m, k))
     }
@@ -238,6 +241,11 @@ impl<E: Element, S: State> Rows<E, S> {
     pub(super) fn iova(&self) -> u64 {
         self.memory.as_ref().map_or(0, |memory| memory.iova())
     }
+
+    /// The object that they lie in.
+    pub(super) fn object(&self) -> Option<&Arc<Object>> {
+        self.memory.as_ref().and_then(|memory| memory.object())
+    }
 }
 
 /// Where inputs `range`, a K slice, of row `row` of `m` lie.
@@ -344,9 +352,9 @@ impl<E: Element> Rows<E, Host> {
     ///
     /// # Errors
     /// The rows back and the reason, as [`Buffer::to_device`](crate::Buffer::to_device).
-    pub fn to_device(mut self) -> Result<Rows<E, OnDevice>, Rejected<Rows<E, Host>>> {
+    pub fn to_device(self) -> Result<Rows<E, OnDevice>, Rejected<Rows<E, Host>>> {
         let bytes = self.bytes();
-        match self.memory.as_mut().map_or(Ok(()), |memory| memory.clean(0..bytes)) {
+        match self.memory.as_ref().map_or(Ok(()), |memory| memory.sync_for_device(0..bytes)) {
             Ok(()) => Ok(self.into_state()),
             Err(error) => Err(Rejected { kept: self, error }),
         }
@@ -365,14 +373,20 @@ impl<E: Element> Rows<E, OnDevice> {
     /// let mut rows = matmul.activations().lease(2, 64)?;
     /// rows.write_row(0, &[1; 64])?;
     /// rows.write_row(1, &[2; 64])?;
-    /// let mut rows = rows.to_device()?.reclaim();
+    /// let mut rows = rows.to_device()?.reclaim()?;
     /// rows.write_row(1, &[3; 64])?; // the first row stays
     /// let rows = rows.to_device()?;
     /// # assert_eq!(rows.m(), 2);
     /// # Ok::<(), rknpu::Error>(())
     /// ```
-    pub fn reclaim(self) -> Rows<E, Host> {
-        self.into_state()
+    ///
+    /// # Errors
+    /// The rows back and [`Error::Wedged`]: a job that has not been proven ended may still use them.
+    pub fn reclaim(self) -> Result<Rows<E, Host>, Rejected<Rows<E, OnDevice>>> {
+        match self.pool.domain.device().check() {
+            Ok(()) => Ok(self.into_state()),
+            Err(error) => Err(Rejected { kept: self, error }),
+        }
     }
 }
 

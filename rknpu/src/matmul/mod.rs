@@ -8,6 +8,7 @@ mod product;
 mod scratch;
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rknpu_sys::layout::{Layout, Precision};
@@ -21,11 +22,12 @@ pub use product::Product;
 use crate::buffer::{Buffer, NpuReadable, OnDevice};
 use crate::core::Cores;
 use crate::domain::Domain;
+use crate::driver::Object;
 use crate::error::{Error, Result};
 use crate::limits;
 use plan::Capacity;
+pub(crate) use scratch::JobFailure;
 use scratch::Scratch;
-pub(crate) use scratch::{JobFailure, task_entry};
 
 /// A weight on the device: where it starts in a buffer, and how it lies there.
 ///
@@ -56,6 +58,7 @@ pub(crate) use scratch::{JobFailure, task_entry};
 #[derive(Clone, Copy, Debug)]
 pub struct WeightRef<'a> {
     domain: &'a Domain,
+    object: Option<&'a Arc<Object>>,
     iova: u64,
     layout: Layout,
 }
@@ -89,7 +92,8 @@ impl<'a> WeightRef<'a> {
         if !aligned || offset.checked_add(len).is_none_or(|end| end > size) {
             return Err(Error::Range { offset, len, size });
         }
-        Ok(WeightRef { domain: buffer.domain(), iova: buffer.iova() + offset, layout })
+        let (domain, object) = (buffer.domain(), buffer.object());
+        Ok(WeightRef { domain, object, iova: buffer.iova() + offset, layout })
     }
 
     /// How it lies there.

@@ -15,9 +15,10 @@ use rknpu_sys::layout::{Layout, N_SLICE, Precision, Slice};
 use rknpu_sys::regs::CORES;
 
 use super::MatmulLimits;
-use crate::buffer::pages;
+use crate::driver::PROGRAM_ENTRY;
 use crate::error::{Error, Result};
 use crate::limits;
+use crate::memory::pages;
 use crate::program::{self, output_bytes};
 
 /// Most bytes of activations at a time.
@@ -77,7 +78,7 @@ impl Capacity {
 
     /// Bytes of the buffer with the task array.
     pub(crate) fn task_buffer(&self) -> u64 {
-        u64::from(self.programs) * (CORES * size_of::<rknpu_sys::uapi::Task>()) as u64
+        u64::from(self.programs) * (CORES * PROGRAM_ENTRY) as u64
     }
 
     /// Bytes of the buffer with partial results.

@@ -6,8 +6,8 @@ use std::marker::PhantomData;
 use super::activations::Rows;
 use super::element::Element;
 use super::outputs::Outputs;
-use super::plan::{Group, Plan, cores_for};
-use super::scratch::Failure;
+use super::plan::{Plan, cores_for};
+use super::scratch::{Failure, JobFailure, Work};
 use super::{JobStats, Matmul, WeightRef};
 use crate::buffer::OnDevice;
 use crate::error::{Error, Result};
@@ -89,42 +89,64 @@ impl<'a, E: Element> Product<'a, E> {
     /// could not be synced. The same columns come next then. [`Error::JobFailed`]: it failed twice; the
     /// device takes no more work.
     pub fn next_columns(&mut self) -> Result<Option<Outputs<'_, E>>> {
-        let device = self.matmul.domain.device().clone();
+        let layout = self.weight.layout;
+        if self.column >= layout.n() {
+            return Ok(None);
+        }
         let mut failures = 0;
-        let done = loop {
+        let (plan, group) = loop {
+            let Matmul { domain, cores, scratch, .. } = &mut *self.matmul;
+            let device = domain.device();
             let seen = device.resets();
-            let failure = match self.attempt() {
-                Ok(done) => break done,
+            let entered = device.enter_for_jobs(domain.index(), E::PRECISION, true)?;
+            let mut taken = cores.take(cores_for(&layout, self.rows.m(), cores.count()))?;
+            let plan = Plan::new(layout, self.rows.m(), taken.count(), scratch.capacity());
+            let Some(group) = plan.group(self.column) else { return Ok(None) };
+            let (input, rows, weight) = (self.rows.iova(), self.rows.object(), self.weight);
+            let work = Work { plan, group, input, rows, weight };
+            let failure = match scratch.multiply(&work, &mut taken, &entered) {
+                Ok(stats) => {
+                    self.stats.add(&JobStats { retries: failures, ..stats });
+                    break (plan, group);
+                }
                 Err(Failure::Error(error)) => return Err(error),
                 Err(Failure::Job(failure)) => failure,
             };
+            drop((taken, entered));
             failures += 1;
-            let recovery = device.recover(seen);
-            let report = PostMortem {
-                operation: "matmul",
-                precision: Some(E::PRECISION),
-                m: self.rows.m() as u64,
-                k: self.weight.layout.k(),
-                n: self.weight.layout.n(),
-                weights_iova: self.weight.iova(),
-                attempts: failures,
-                recovery,
-                ..failure.report(&self.matmul.domain)
-            };
-            device.record().failed(&report);
-            if recovery != Recovery::Reset || failures > 1 {
-                device.record().wedge(&report);
-                return Err(Error::JobFailed(Box::new(report)));
-            }
+            self.recover(&failure, seen, failures)?;
         };
         if failures > 0 {
-            device.record().recovered();
+            self.matmul.domain.device().record().recovered();
         }
-        let Some((plan, group, stats)) = done else { return Ok(None) };
-        self.stats.add(&JobStats { retries: failures, ..stats });
         self.column = group.columns().end;
         let (bytes, region) = self.matmul.scratch.results();
         Ok(Some(Outputs { bytes, region, plan, group, element: PhantomData }))
+    }
+
+    /// Brings the NPU back for the repetition of a job; an error when there is to be none.
+    #[cold]
+    fn recover(&self, failure: &JobFailure, seen: u64, failures: u32) -> Result<()> {
+        let domain = &self.matmul.domain;
+        let device = domain.device();
+        let recovery = device.recover(seen);
+        let report = PostMortem {
+            operation: "matmul",
+            precision: Some(E::PRECISION),
+            m: self.rows.m() as u64,
+            k: self.weight.layout.k(),
+            n: self.weight.layout.n(),
+            weights_iova: self.weight.iova(),
+            attempts: failures,
+            recovery,
+            ..failure.report(device, Some(domain))
+        };
+        device.record().failed(&report);
+        if recovery == Recovery::Reset && failures == 1 {
+            return Ok(());
+        }
+        device.record().wedge(&report);
+        Err(Error::JobFailed(Box::new(report)))
     }
 
     /// What it has taken so far.
@@ -150,23 +172,6 @@ impl<'a, E: Element> Product<'a, E> {
     /// ```
     pub fn stats(&self) -> JobStats {
         self.stats
-    }
-
-    /// Runs the next columns on the cores that are free.
-    fn attempt(&mut self) -> Result<Option<(Plan, Group, JobStats)>, Failure> {
-        let Matmul { domain, cores, scratch, .. } = &mut *self.matmul;
-        let (layout, m) = (self.weight.layout, self.rows.m());
-        if self.column >= layout.n() {
-            return Ok(None);
-        }
-        let entered = domain.device().enter_for_jobs(domain.index(), E::PRECISION, true)?;
-        let mut taken = cores.take(cores_for(&layout, m, cores.count()));
-        let plan = Plan::new(layout, m, taken.count(), scratch.capacity());
-        let Some(group) = plan.group(self.column) else { return Ok(None) };
-        let mut stats = JobStats { cores: taken.count() as u32, ..JobStats::default() };
-        scratch.encode(&plan, &group, self.rows.iova(), self.weight.iova())?;
-        scratch.submit(&mut taken, &plan, &group, &entered, &mut stats)?;
-        Ok(Some((plan, group, stats)))
     }
 }
 

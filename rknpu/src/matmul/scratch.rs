@@ -1,25 +1,24 @@
 //! The buffers that a matmul's jobs go through, and the jobs.
 //!
-//! The task array is only ever touched by CPUs and needs no cache maintenance. Each core writes into a
+//! The list of programs is only ever touched by CPUs and needs no cache maintenance. Each core writes into a
 //! region of its own of the output buffer, which the CPU only reads, so no dirty line can land on
 //! results.
 
-use rknpu_sys::flags::SyncFlags;
-use rknpu_sys::regs::{CORES, INT_CLEAR_ALL, INT_DPU, pc};
-use rknpu_sys::uapi::Task as TaskEntry;
-use zerocopy::IntoBytes;
+use std::sync::Arc;
 
-use super::JobStats;
+use rknpu_sys::regs::CORES;
+
 use super::plan::{Capacity, Group, Plan};
-use crate::buffer::Memory;
+use super::{JobStats, WeightRef};
 use crate::core::Taken;
-use crate::device::Entered;
-use crate::domain::{Domain, Request};
+use crate::device::{Device, Entered};
+use crate::domain::Domain;
+use crate::driver::{Access, Completion, Object, Program, Submission, Uses};
 use crate::error::{Error, Result};
 use crate::health::{PostMortem, Recovery};
 use crate::limits;
+use crate::memory::{Memory, Request};
 use crate::program::{self, output_bytes};
-use crate::worker::{Finished, Task};
 
 /// Why an attempt did not succeed.
 #[derive(Debug)]
@@ -48,28 +47,28 @@ pub(crate) struct JobFailure {
 }
 
 impl JobFailure {
-    /// The failure that `finished` is, unless the job ran.
-    pub(crate) fn of(finished: &Finished, core: u32, program_iova: u64) -> Option<JobFailure> {
-        (!finished.ran()).then(|| JobFailure {
-            core,
-            programs: finished.count,
-            done: finished.completion.tasks_done,
-            program_iova,
-            errno: finished.result.err(),
-            waited: finished.waited,
-        })
+    /// The failure that `completion` is, unless the job of so many programs ran.
+    pub(crate) fn of(
+        completion: &Completion,
+        programs: u32,
+        core: u32,
+        program_iova: u64,
+    ) -> Option<JobFailure> {
+        let Completion { programs_done: done, errno, waited, .. } = *completion;
+        let failure = JobFailure { core, programs, done, program_iova, errno, waited };
+        (!completion.ran(programs)).then_some(failure)
     }
 
     /// A record with what is known here.
-    pub(crate) fn report(&self, domain: &Domain) -> PostMortem {
-        let record = domain.device().record();
+    pub(crate) fn report(&self, device: &Device, domain: Option<&Domain>) -> PostMortem {
+        let record = device.record();
         PostMortem {
             operation: "job",
             precision: None,
             m: 0,
             k: 0,
             n: 0,
-            domain: domain.index(),
+            domain: domain.map_or(0, Domain::index),
             core: self.core,
             programs: self.programs,
             programs_done: self.done,
@@ -78,7 +77,7 @@ impl JobFailure {
             errno: self.errno,
             waited: self.waited,
             age: record.age(),
-            iova_used: domain.stats().used,
+            iova_used: domain.map_or(0, |domain| domain.stats().used),
             attempts: 1,
             recovery: Recovery::None,
             earlier: record.snapshot().first.map(|incident| incident.to_string()),
@@ -91,46 +90,149 @@ impl JobFailure {
 pub(crate) struct Scratch {
     capacity: Capacity,
     programs: Memory,
-    tasks: Memory,
+    /// Entries for those programs, by core.
+    list: Memory,
     output: Memory,
+    /// What the present job uses; kept for its allocation.
+    uses: Arc<Uses>,
     /// Cores' regions that no job has written yet: the first submit into one is made twice, because
     /// its results have been seen to come out stale.
     fresh: [bool; CORES],
 }
 
+/// One group of columns on the cores taken.
+pub(super) struct Work<'a> {
+    pub(super) plan: Plan,
+    pub(super) group: Group,
+    /// Address of the rows, as [`Rows`](super::Rows) has them, and the object that they lie in.
+    pub(super) input: u64,
+    pub(super) rows: Option<&'a Arc<Object>>,
+    pub(super) weight: WeightRef<'a>,
+}
+
 impl Scratch {
     pub(crate) fn new(domain: &Domain, capacity: Capacity) -> Result<Scratch> {
-        let mut programs = Memory::create(domain, &Request::new(capacity.program_buffer()))?;
-        let tasks = Request { kernel_mapping: true, ..Request::new(capacity.task_buffer()) };
-        let tasks = Memory::create(domain, &tasks)?;
-        let mut output = Memory::create(domain, &Request::new(capacity.output_buffer()))?;
-        programs.clean(0..0)?;
-        output.clean(0..0)?;
-        Ok(Scratch { capacity, programs, tasks, output, fresh: [true; CORES] })
+        let programs = Memory::create(domain, &Request::new(capacity.program_buffer()))?;
+        let list = Request::programs(CORES * capacity.programs as usize);
+        let list = Memory::create(domain, &list)?;
+        let output = Memory::create(domain, &Request::new(capacity.output_buffer()))?;
+        programs.sync_for_device(0..0)?;
+        output.sync_for_device(0..0)?;
+        let (uses, fresh) = (Arc::default(), [true; CORES]);
+        Ok(Scratch { capacity, programs, list, output, uses, fresh })
     }
 
     pub(crate) fn capacity(&self) -> &Capacity {
         &self.capacity
     }
 
-    /// Writes the programs of a group of columns for all cores, and their tasks. Rows lie at `input`,
-    /// as [`Rows`](super::Rows) has them; the first program of every core begins there.
-    pub(crate) fn encode(
+    /// What the cores wrote, each in a region of its own of that many bytes.
+    pub(crate) fn results(&self) -> (&[u8], usize) {
+        (self.output.bytes(), self.capacity.output as usize)
+    }
+
+    /// Writes the programs of a group of columns, runs them on the cores taken, waits for all of them, and
+    /// lets the CPU see what they wrote.
+    pub(super) fn multiply(
         &mut self,
-        plan: &Plan,
-        group: &Group,
-        input: u64,
-        weights: u64,
-    ) -> Result<()> {
+        work: &Work<'_>,
+        taken: &mut Taken<'_>,
+        entered: &Entered,
+    ) -> Result<JobStats, Failure> {
+        let Work { plan, group, .. } = work;
+        self.encode(work)?;
+        let end = (plan.cores * plan.programs() * program::BYTES) as u64;
+        self.programs.sync_for_device_inside(0..end, entered)?;
+        self.hold(work);
+        let twice = (0..plan.cores).any(|i| self.fresh[i] && !plan.columns(group, i).is_empty());
+        let mut stats = JobStats { cores: taken.count() as u32, ..JobStats::default() };
+        let mut submitted = Ok(());
+        for _ in 0..if twice { 2 } else { 1 } {
+            submitted = submitted.and_then(|()| self.submit(work, taken, &mut stats));
+        }
+        if let Some(uses) = Arc::get_mut(&mut self.uses) {
+            uses.0.clear();
+        }
+        submitted?;
+        for core in 0..plan.cores {
+            let columns = plan.columns(group, core);
+            self.fresh[core] &= columns.is_empty();
+            let len = plan.layout.k_slices() as u64
+                * plan.m as u64
+                * u64::from(columns.len() as u32 * output_bytes(plan.layout.precision()));
+            let start = core as u64 * self.capacity.output;
+            self.output.sync_for_cpu_inside(start..start + len, entered)?;
+        }
+        Ok(stats)
+    }
+
+    /// Submits each core's programs, the first's on this thread, and waits for all.
+    fn submit(
+        &self,
+        work: &Work<'_>,
+        taken: &mut Taken<'_>,
+        stats: &mut JobStats,
+    ) -> Result<(), Failure> {
+        let (plan, count) = (&work.plan, work.plan.programs());
+        let size = self.list.size();
+        let list = self.list.object().ok_or(Error::Range { offset: 0, len: 0, size })?;
+        let submission = |i: usize, core: u32| Submission {
+            list: list.clone(),
+            first: (i * count) as u32,
+            count: count as u32,
+            core,
+            timeout_ms: self.list.domain().device().timeout_ms(),
+            uses: self.uses.clone(),
+        };
+        let works = |i: usize| !plan.columns(&work.group, i).is_empty();
+        let (mut spawned, mut started) = (Ok(()), [false; CORES]);
+        for (i, core) in taken.cores().enumerate().skip(1).filter(|(i, _)| works(*i)) {
+            if spawned.is_ok() {
+                spawned = core.start(submission(i, core.index()), None);
+                started[i] = spawned.is_ok();
+            }
+        }
+        let mut failed = None;
+        for (i, core) in taken.cores().enumerate() {
+            let completion = match i {
+                0 if works(0) => core.run(submission(0, core.index())),
+                _ if started[i] => core.finish(),
+                _ => continue,
+            };
+            stats.submits += 1;
+            stats.programs += count as u32;
+            stats.busy += completion.busy;
+            let iova = self.programs.iova() + (i * count * program::BYTES) as u64;
+            let failure = JobFailure::of(&completion, count as u32, core.index(), iova);
+            failed = failed.or(failure);
+        }
+        spawned?;
+        failed.map_or(Ok(()), |failure| Err(Failure::Job(failure)))
+    }
+
+    /// Notes what the job uses, so that it exists until the job has ended.
+    fn hold(&mut self, work: &Work<'_>) {
+        if Arc::get_mut(&mut self.uses).is_none() {
+            self.uses = Arc::default();
+        }
+        let Some(uses) = Arc::get_mut(&mut self.uses) else { return };
+        uses.0.clear();
+        let read = [self.programs.object(), work.rows, work.weight.object];
+        uses.0.extend(read.into_iter().flatten().map(|object| (object.clone(), Access::Read)));
+        uses.0.extend(self.output.object().map(|object| (object.clone(), Access::Write)));
+    }
+
+    /// Writes the programs of a group of columns for all cores, and their entries in the list. The first
+    /// program of every core begins at the first row.
+    fn encode(&mut self, work: &Work<'_>) -> Result<()> {
+        let Work { plan, group, input, weight, .. } = work;
         let precision = plan.layout.precision();
         let (rows, count) = (plan.m as u64, plan.programs());
         let (programs, output) = (self.programs.iova(), self.output.iova());
-        // Each core's programs and tasks have their places, also where another core has no columns.
+        // Each core's programs have their places, also where another core has no columns.
         let all_programs = self.programs.bytes_mut().chunks_mut(count * program::BYTES);
-        let all_tasks = self.tasks.bytes_mut().chunks_mut(count * size_of::<TaskEntry>());
-        for ((core, words), tasks) in (0..plan.cores).zip(all_programs).zip(all_tasks) {
+        for (core, words) in (0..plan.cores).zip(all_programs) {
             let mut words = words.chunks_exact_mut(program::BYTES);
-            let mut tasks = tasks.chunks_exact_mut(size_of::<TaskEntry>());
             let columns = plan.columns(group, core);
             if columns.is_empty() {
                 continue;
@@ -143,127 +245,29 @@ impl Scratch {
             for (s, slice) in plan.k_slices(group.ns).enumerate() {
                 let row = u64::from(limits::row_bytes(precision, slice.kp));
                 let inputs = input + rows * u64::from(limits::row_bytes(precision, slice.k0));
+                let weights = weight.iova + slice.offset + tile * precision.tile_bytes(slice.kp);
                 for block in plan.blocks() {
                     let iova = programs + ((first + index) * program::BYTES) as u64;
-                    index += 1;
+                    let next = (index + 1 < count).then_some(iova + program::BYTES as u64);
                     let matmul = program::Matmul {
                         precision,
                         m: block.len() as u32,
                         k: slice.kp,
                         n: width,
                         input: inputs + block.start as u64 * row,
-                        weights: weights + slice.offset + tile * precision.tile_bytes(slice.kp),
+                        weights,
                         output: region + (s as u64 * rows + block.start as u64) * line,
-                        next: (index < count).then_some(iova + program::BYTES as u64),
+                        next,
                     };
                     if let Some(word) = words.next().and_then(|word| word.try_into().ok()) {
                         matmul.write(word)?;
                     }
-                    if let Some(task) = tasks.next() {
-                        task.copy_from_slice(task_entry(iova).as_bytes());
-                    }
+                    let entry = Program { iova, commands: program::AMOUNT };
+                    self.list.write_program(first + index, &entry);
+                    index += 1;
                 }
             }
         }
         Ok(())
-    }
-
-    /// Runs the programs on the cores taken, waits for all of them, and lets the CPU see what they
-    /// wrote.
-    pub(crate) fn submit(
-        &mut self,
-        taken: &mut Taken<'_>,
-        plan: &Plan,
-        group: &Group,
-        entered: &Entered,
-        stats: &mut JobStats,
-    ) -> Result<(), Failure> {
-        let end = (plan.cores * plan.programs() * program::BYTES) as u64;
-        self.programs.sync_inside(SyncFlags::TO_DEVICE, 0..end, entered)?;
-        let twice = (0..plan.cores).any(|i| self.fresh[i] && !plan.columns(group, i).is_empty());
-        for _ in 0..if twice { 2 } else { 1 } {
-            self.submit_once(taken, plan, group, stats)?;
-        }
-        for core in 0..plan.cores {
-            let columns = plan.columns(group, core);
-            self.fresh[core] &= columns.is_empty();
-            let len = plan.layout.k_slices() as u64
-                * plan.m as u64
-                * u64::from(columns.len() as u32 * output_bytes(plan.layout.precision()));
-            let start = core as u64 * self.capacity.output;
-            self.output.sync_inside(SyncFlags::FROM_DEVICE, start..start + len, entered)?;
-        }
-        Ok(())
-    }
-
-    /// What the cores wrote, each in a region of its own of that many bytes.
-    pub(crate) fn results(&self) -> (&[u8], usize) {
-        (self.output.bytes(), self.capacity.output as usize)
-    }
-
-    fn submit_once(
-        &self,
-        taken: &mut Taken<'_>,
-        plan: &Plan,
-        group: &Group,
-        stats: &mut JobStats,
-    ) -> Result<(), Failure> {
-        let count = plan.programs();
-        let device = self.tasks.domain().device();
-        let size = self.tasks.size();
-        let object = self.tasks.object().ok_or(Error::Range { offset: 0, len: 0, size })?;
-        let task = |i: usize| Task {
-            tasks: object.clone(),
-            start: (i * count) as u32,
-            count: count as u32,
-            domain: self.tasks.domain().index(),
-            timeout_ms: device.timeout_ms(),
-            entered: None,
-        };
-        let program = |i: usize| self.programs.iova() + (i * count * program::BYTES) as u64;
-        let mut failed = None;
-        let mut account = |core: u32, i: usize, finished: &Finished, stats: &mut JobStats| {
-            stats.submits += 1;
-            stats.programs += finished.count;
-            stats.busy += finished.completion.busy;
-            if let Some(failure) = JobFailure::of(finished, core, program(i)) {
-                failed.get_or_insert(Failure::Job(failure));
-            }
-        };
-
-        let (mut spawn, mut started) = (Ok(()), [false; CORES]);
-        for (i, core) in taken.cores().enumerate().skip(1) {
-            if plan.columns(group, i).is_empty() || spawn.is_err() {
-                continue;
-            }
-            spawn = core.start(task(i)).map_err(|(_, source)| Error::Os {
-                what: "cannot start the thread of an NPU core",
-                source,
-            });
-            started[i] = spawn.is_ok();
-        }
-        for (i, core) in taken.cores().enumerate() {
-            let finished = match i {
-                0 if plan.columns(group, 0).is_empty() => continue,
-                0 => core.run(task(0)),
-                _ if started[i] => core.finish(),
-                _ => continue,
-            };
-            account(core.index(), i, &finished, stats);
-        }
-        spawn?;
-        failed.map_or(Ok(()), Err)
-    }
-}
-
-/// The task of a program that ends with the DPU.
-pub(crate) fn task_entry(iova: u64) -> TaskEntry {
-    TaskEntry {
-        enable_mask: pc::ENABLE_CNA_CORE_DPU,
-        int_mask: INT_DPU,
-        int_clear: INT_CLEAR_ALL,
-        regcfg_amount: program::AMOUNT,
-        regcmd_addr: iova,
-        ..Default::default()
     }
 }

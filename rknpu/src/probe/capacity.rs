@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use crate::buffer::Memory;
-use crate::domain::{Domain, PAGE, Request};
+use crate::domain::{Domain, PAGE};
 use crate::error::{Call, Error, Result};
 use crate::limits;
+use crate::memory::{Memory, Request, pages};
 
 /// What ended a probe of a domain's capacity.
 ///
@@ -148,12 +148,12 @@ pub fn capacity(domain: &Domain, chunk: u64, map: bool, keep: u64) -> Result<Cap
             fitted += 1;
         }
     };
-    let chunk = crate::buffer::pages(chunk);
+    let chunk = pages(chunk);
     let (buffers, first) = fill(chunk)?;
     let time = begin.elapsed();
     let (mut size, mut last) = (chunk, first);
     while size > PAGE && matches!(last, Bound::Domain { .. }) {
-        size = crate::buffer::pages(size / 2);
+        size = pages(size / 2);
         last = fill(size)?.1;
     }
     let iovas = || all.iter().map(Memory::iova);

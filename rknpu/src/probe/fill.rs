@@ -3,11 +3,10 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use rknpu_sys::flags::MemFlags;
-
-use crate::buffer::Memory;
-use crate::domain::{Domain, Request};
+use crate::domain::Domain;
+use crate::driver::Caching;
 use crate::error::{Error, Result};
+use crate::memory::{Memory, Request};
 
 /// Rounds of each, of which the fastest counts.
 const ROUNDS: usize = 5;
@@ -95,16 +94,16 @@ pub fn fill(domain: &Domain, len: usize) -> Result<FillReport> {
     let source: Vec<u8> = (0..len).map(|i| (i * 131 % 251) as u8).collect();
     let mut rates = Vec::new();
     for (mapping, caching) in [
-        ("cacheable", MemFlags::CACHEABLE),
-        ("write-combined", MemFlags::WRITE_COMBINE),
-        ("uncached", MemFlags::empty()),
+        ("cacheable", Caching::Cached),
+        ("write-combined", Caching::WriteCombined),
+        ("uncached", Caching::Uncached),
     ] {
         let request = Request { caching, ..Request::new(len as u64) };
         let mut memory = Memory::create(domain, &request)?;
-        let clean = caching.contains(MemFlags::CACHEABLE);
+        let sync = caching == Caching::Cached;
         let time = fastest(|| {
             copy(&source, memory.bytes_mut());
-            if clean { memory.clean(0..len as u64) } else { Ok(()) }
+            if sync { memory.sync_for_device(0..len as u64) } else { Ok(()) }
         })?;
         let differs = memory.bytes().iter().zip(&source).position(|(got, want)| got != want);
         if let Some(at) = differs {

@@ -1,87 +1,114 @@
-//! A kernel that does nothing, so that what is measured is this crate.
+//! A driver that does nothing, so that what is measured is this crate.
 
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rknpu::driver::{self, Completion, Create, Driver, Mapping, Object, Submission};
+use rknpu::capabilities::Capabilities;
+use rknpu::driver::{
+    self, Allocate, Completion, Driver, Import, MappedRange, Object, Part, Program, Refused,
+    Submission,
+};
 use rknpu::sim::Machine;
-use rustix::io::Errno;
 
 /// Memory is the simulator's; syncs and submits return at once.
 #[derive(Debug)]
 pub(crate) struct NoOp {
     inner: Arc<dyn Driver>,
-    /// How many submits to a core are still to panic.
-    panics: Mutex<(u32, u32)>,
+    /// A core, and how many submits to it are still to go wrong.
+    wrong: Mutex<(u32, u32, Wrong)>,
 }
 
+/// What becomes of a submit.
+#[derive(Clone, Copy, Debug)]
+#[allow(dead_code, reason = "not every test needs each")]
+pub(crate) enum Wrong {
+    /// It panics.
+    Panics,
+    /// It times out with an interrupt of another job.
+    ForeignStatus,
+}
+
+#[allow(dead_code, reason = "not every test needs each")]
 impl NoOp {
     /// On a machine of its own.
     pub(crate) fn driver() -> Arc<dyn Driver> {
-        NoOp::panicking(0, 0)
+        NoOp::failing(0, 0, Wrong::Panics)
     }
 
-    /// One whose first submits to a core panic.
-    pub(crate) fn panicking(core: u32, times: u32) -> Arc<dyn Driver> {
-        let inner = driver::simulated(&Machine::new(Default::default()));
-        Arc::new(NoOp { inner, panics: Mutex::new((core, times)) })
+    /// One whose first submits to a core go wrong.
+    pub(crate) fn failing(core: u32, times: u32, wrong: Wrong) -> Arc<dyn Driver> {
+        let inner = driver::simulated(&Machine::new(Default::default())).unwrap();
+        Arc::new(NoOp { inner, wrong: Mutex::new((core, times, wrong)) })
     }
 }
 
 impl Driver for NoOp {
-    fn node(&self) -> &str {
-        "no-op"
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
     }
 
-    fn action(&self, code: u32, value: u32) -> Result<u32, Errno> {
-        self.inner.action(code, value)
+    fn allocate(&self, request: &Allocate) -> Result<Object, Refused> {
+        self.inner.allocate(request)
     }
 
-    fn create(&self, create: &Create) -> Result<Object, Errno> {
-        self.inner.create(create)
+    fn import(&self, from: &Import<'_>) -> Result<Object, Refused> {
+        self.inner.import(from)
     }
 
-    fn map(&self, object: &Object) -> Result<Mapping, Errno> {
+    fn map(&self, object: &mut Object) -> Result<MappedRange, Refused> {
         self.inner.map(object)
     }
 
-    fn sync(
-        &self,
-        _: &Object,
-        _: rknpu_sys::flags::SyncFlags,
-        _: u64,
-        _: u64,
-    ) -> Result<(), Errno> {
+    fn sync_for_device(&self, _: &Part<'_>) -> Result<(), Refused> {
         Ok(())
     }
 
-    fn destroy(&self, object: Object) -> Result<(), (Object, Errno)> {
-        self.inner.destroy(object)
+    fn sync_for_cpu(&self, _: &Part<'_>) -> Result<(), Refused> {
+        Ok(())
     }
 
-    fn abandon(&self, object: &Object) -> Result<(), Errno> {
-        self.inner.abandon(object)
+    fn free(&self, object: Object) -> Result<(), (Object, Refused)> {
+        self.inner.free(object)
     }
 
-    fn submit(&self, submission: &Submission<'_>) -> (Completion, Result<(), Errno>) {
-        let mut panics = self.panics.lock().unwrap();
-        if panics.0 == submission.core && panics.1 > 0 {
-            panics.1 -= 1;
-            drop(panics);
-            panic!("a driver that is not sound");
-        }
-        drop(panics);
+    fn write_program(&self, entry: &mut [u8], program: &Program) {
+        self.inner.write_program(entry, program);
+    }
+
+    fn submit(&self, submission: &Submission) -> Completion {
+        let mut wrong = self.wrong.lock().unwrap();
         let busy = Duration::from_micros(1);
-        (Completion { tasks_done: submission.count, busy }, Ok(()))
+        if wrong.0 == submission.core() && wrong.1 > 0 {
+            wrong.1 -= 1;
+            let kind = wrong.2;
+            drop(wrong);
+            let errno = Some(rknpu::Errno::TIMEDOUT);
+            match kind {
+                Wrong::Panics => panic!("a driver that is not sound"),
+                Wrong::ForeignStatus => {
+                    return Completion { errno, foreign_status: Some(1), ..Default::default() };
+                }
+            }
+        }
+        drop(wrong);
+        let programs_done = submission.programs().len() as u32;
+        Completion { programs_done, busy, ..Completion::default() }
     }
 
-    fn fences(&self, _: &Submission<'_>) -> Result<bool, Errno> {
+    fn fences(&self, _: &Submission) -> Result<bool, Refused> {
         Ok(false)
     }
 
-    fn import(&self, dma_buf: BorrowedFd<'_>) -> Result<Object, Errno> {
-        self.inner.import(dma_buf)
+    fn reset(&self) -> Result<(), Refused> {
+        self.inner.reset()
+    }
+
+    fn check_spaces(&self) -> Result<(), Refused> {
+        self.inner.check_spaces()
+    }
+
+    fn shut_down(&self) -> Vec<(u32, u64, Refused)> {
+        self.inner.shut_down()
     }
 
     fn pause(&self, _: Duration) {}
