@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use rknpu::{Buffer, Domain, Host, Layout, OnDevice, WeightRef};
+use rknpu::buffer::ReadOnly;
+use rknpu::{Buffer, Domain, Host, Layout, WeightRef};
 
 use crate::backend::Backend;
 use crate::cache::{Cache, Pinned};
@@ -38,10 +39,10 @@ pub struct Filling {
     layout: Option<Layout>,
 }
 
-/// Memory with a weight that the NPU may read.
+/// Memory with a weight that NPU and CPU may read.
 #[derive(Debug)]
 pub struct Filled {
-    buffer: Buffer<OnDevice>,
+    buffer: Buffer<ReadOnly>,
     layout: Layout,
 }
 
@@ -140,7 +141,7 @@ impl Backend for Npu {
 
     fn sync_for_device(&self, memory: Filling) -> std::result::Result<Filled, (Filling, Cause)> {
         let Some(layout) = memory.layout else { return Err((memory, cause(Nothing))) };
-        match memory.buffer.to_device_up_to(layout.bytes()) {
+        match memory.buffer.to_read_only_up_to(layout.bytes()) {
             Ok(buffer) => Ok(Filled { buffer, layout }),
             Err(unchanged) => {
                 let memory = Filling { buffer: unchanged.buffer, layout: Some(layout) };
@@ -189,5 +190,16 @@ impl Pinned {
         let load = |cause: Cause| Error::Load { weight: self.weight(), cause };
         let memory = self.memory().ok_or_else(|| load(cause(Nothing)))?;
         WeightRef::new(&memory.buffer, 0, memory.layout).map_err(|error| load(cause(error)))
+    }
+
+    /// The weight's bytes, tiled as its layout says, for the CPU: the NPU may read them meanwhile.
+    ///
+    /// # Errors
+    /// None while the weight is pinned.
+    pub fn tiles(&self) -> Result<&[u8]> {
+        let load = |cause: Cause| Error::Load { weight: self.weight(), cause };
+        let memory = self.memory().ok_or_else(|| load(cause(Nothing)))?;
+        let len = memory.layout.bytes() as usize;
+        Ok(memory.buffer.as_slice().get(..len).unwrap_or_default())
     }
 }

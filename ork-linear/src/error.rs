@@ -1,5 +1,6 @@
 //! What can go wrong.
 
+use ork_weights::pack::Dtype;
 use ork_weights::quantise::Tier;
 use rknpu_sys::layout::Precision;
 
@@ -12,7 +13,7 @@ use rknpu_sys::layout::Precision;
 /// let error = rows.quantise(&[1.0; 33], 32, Transform::None);
 /// assert!(matches!(error, Err(Error::Length { what: "rows", got: 33, .. })));
 /// ```
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A slice of another length.
@@ -52,6 +53,34 @@ pub enum Error {
         "weights of tier {0} are not multiplied: convert the model to int8, rotated-int8 or fp16"
     )]
     Tier(Tier),
+    /// A weight of a pack whose products are not computed.
+    #[error("{name:?} is stored as {dtype}: convert the model to int8, rotated-int8 or fp16")]
+    Stored {
+        /// Its name.
+        name: Box<str>,
+        /// How it is stored.
+        dtype: Dtype,
+    },
+    /// A weight that a model does not have.
+    #[error("weight {weight} of {known} does not exist")]
+    Unknown {
+        /// Its number.
+        weight: usize,
+        /// How many there are.
+        known: usize,
+    },
+    /// The cache could not place a model or make a weight ready.
+    #[error(transparent)]
+    Cache(#[from] ork_cache::Error),
+    /// A weight could not be read from its pack or model.
+    #[error(transparent)]
+    Store(#[from] ork_cache::StoreError),
+    /// The device.
+    #[error(transparent)]
+    Device(#[from] rknpu::Error),
+    /// The system.
+    #[error("cannot start the thread that loads weights ahead: {0}")]
+    Thread(#[from] std::io::Error),
 }
 
 /// What a call gives.

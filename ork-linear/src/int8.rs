@@ -19,11 +19,12 @@ pub(crate) fn tiles(weight: &TiledWeight<'_>, rows: &QuantisedRows, first: usize
             let (layout, tiles) = (&weight.layout, weight.tiles);
             let sums = kernel::dispatch(TileSums { layout, tiles, tile, codes, row_sums });
             let sums = sums.chunks_exact(planes).zip(row_scales).zip(out.chunks_exact_mut(TILE));
-            for ((sums, row_scale), out) in sums {
+            for ((sums, &row_scale), out) in sums {
                 match sums {
-                    [sums] => kernel::dispatch(Scale { sums, scales, row_scale: *row_scale, out }),
+                    [sums] => kernel::dispatch(Scale { sums, scales, row_scale, out }),
                     [high, low] => {
-                        kernel::dispatch(Join { high, low, scales, row_scale: *row_scale, out })
+                        kernel::dispatch(High { sums: high, out });
+                        kernel::dispatch(Low { sums: low, scales, row_scale, out });
                     }
                     _ => {}
                 }
@@ -51,23 +52,38 @@ impl Work for Scale<'_> {
     }
 }
 
-/// Results of a row in two planes from the sums of both.
-pub(crate) struct Join<'a> {
-    pub(crate) high: &'a [i32],
-    pub(crate) low: &'a [i32],
+/// The high plane's part of a row's results.
+pub(crate) struct High<'a> {
+    pub(crate) sums: &'a [i32],
+    pub(crate) out: &'a mut [f32],
+}
+
+impl Work for High<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self, _: impl Isa) {
+        for (out, sum) in self.out.iter_mut().zip(self.sums) {
+            *out = *sum as f32 * 256.0;
+        }
+    }
+}
+
+/// Joins the low plane to it.
+pub(crate) struct Low<'a> {
+    pub(crate) sums: &'a [i32],
     pub(crate) scales: &'a [f32],
     pub(crate) row_scale: f32,
     pub(crate) out: &'a mut [f32],
 }
 
-impl Work for Join<'_> {
+impl Work for Low<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run(self, _: impl Isa) {
-        let sums = self.high.iter().zip(self.low);
-        for ((out, (high, low)), scale) in self.out.iter_mut().zip(sums).zip(self.scales) {
-            *out = (*high as f32 * 256.0 + *low as f32) * scale * self.row_scale;
+        for ((out, sum), scale) in self.out.iter_mut().zip(self.sums).zip(self.scales) {
+            *out = (*out + *sum as f32) * scale * self.row_scale;
         }
     }
 }

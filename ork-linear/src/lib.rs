@@ -5,9 +5,20 @@
 //! as on the CPU, and everything else is the same code on the CPU. So who computes does not show in the
 //! bits of a result, nor does the cut of a batch, the number of threads or the processor.
 //!
-//! * [`QuantisedRows`] are rows of activations, prepared once for all products that share them.
-//! * [`TiledWeight`] is a weight as the NPU reads it, and as packs hold it.
-//! * [`Cpu`] multiplies, from the same tiles as the NPU.
+//! # Layers of a model
+//!
+//! [`open`] puts models on a device through `ork_cache`, resident or streamed within a budget. Each is then
+//! [`Layers`]: lists of [`Product`]s that share their input go in, f32 rows come back. From [`NPU_ROWS`]
+//! rows on the NPU computes, fewer are the CPU's, which reads the same memory; when the NPU fails in the
+//! middle, the CPU goes on with the same results. [`open`] has an example.
+//!
+//! fp16 weights are the exact form: f32 rows, f32 sums in one order. The NPU's order is its own, so they are
+//! the CPU's alone.
+//!
+//! # Without a device
+//!
+//! [`QuantisedRows`] are prepared once for all products that share them, [`TiledWeight`] is a weight as the
+//! NPU reads it and as packs hold it, and [`Cpu`] multiplies.
 //!
 //! ```
 //! use ork_linear::{Cpu, Depth, Output, QuantisedRows, Transform, TiledWeight};
@@ -39,6 +50,7 @@ mod error;
 mod halves;
 mod int8;
 mod kernel;
+mod layers;
 #[cfg(test)]
 mod noise;
 mod rows;
@@ -46,5 +58,6 @@ mod weight;
 
 pub use cpu::{Cpu, Output};
 pub use error::{Error, Result};
+pub use layers::{Layers, NPU_ROWS, Product, Setup, open};
 pub use rows::{Depth, ParseDepthError, QuantisedRows, Transform};
 pub use weight::{TiledWeight, multiplies};

@@ -125,7 +125,7 @@ pub enum StoreError {
         /// Why.
         source: QuantiseError,
     },
-    /// A pack can be built while its model runs only in the plain int8 form.
+    /// A pack can be built while its model runs only in a form that the device reads as it is stored.
     #[error("weights of tier {0} cannot be packed while they are used: convert the model first")]
     Build(Tier),
 }
@@ -152,14 +152,15 @@ impl Store {
     /// in the order in which they were first loaded: load in order of use.
     ///
     /// # Errors
-    /// A weight whose shape does not suit the tier, or a tier that is no plain int8.
+    /// A weight whose shape does not suit the tier, or a tier that packs hold otherwise than devices.
     pub fn from_model(
         model: Model,
         tier: Tier,
         pack: Option<PackWriter>,
     ) -> Result<Store, StoreError> {
         let dtype = tier.dtype();
-        if dtype != Dtype::Int8 {
+        // Compact forms are made in one way for packs and in another for the device.
+        if !dtype.is_plain() {
             return Err(StoreError::Build(tier));
         }
         let mut items = Vec::with_capacity(model.weights().len());
@@ -203,6 +204,11 @@ impl Store {
     /// The weights, in order of use: what is planned.
     pub fn items(&self) -> &[Item] {
         &self.items
+    }
+
+    /// How weight `item` is stored, which says whether rows must be rotated for it.
+    pub fn dtype(&self, item: usize) -> Option<Dtype> {
+        self.forms.get(item).map(|form| form.dtype)
     }
 
     /// Bytes of all weights on the device.

@@ -1,0 +1,202 @@
+//! The linear layers of a model: on the NPU where that pays, on the CPU elsewhere.
+
+mod npu;
+mod open;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ork_cache::{Note, Part, Placed, Prefetcher, Store, WeightId};
+use rknpu_sys::layout::{Layout, Precision};
+
+pub use open::{NPU_ROWS, Setup, open};
+
+use crate::cpu::{Cpu, Output};
+use crate::error::{Error, Result, length};
+use crate::rows::{QuantisedRows, Transform};
+use crate::weight::TiledWeight;
+use npu::{Npu, Run};
+
+/// One of the products of a list, which share their input.
+///
+/// ```no_run
+/// # fn f(layers: &mut ork_linear::Layers, input: &[f32]) -> ork_linear::Result<()> {
+/// use ork_linear::Product;
+///
+/// let (mut gate, mut up) = (vec![0.0; 1536], vec![0.0; 1536]);
+/// layers.multiply(1, input, [
+///     Product { weight: 4, out: &mut gate },
+///     Product { weight: 5, out: &mut up },
+/// ])
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Product<'a> {
+    /// Number of the weight in its model.
+    pub weight: usize,
+    /// Where its rows go, row-major `[M][N]`.
+    pub out: &'a mut [f32],
+}
+
+/// The linear layers of one model on a device, see [`open`].
+#[derive(Debug)]
+pub struct Layers {
+    npu: Arc<Npu>,
+    store: Arc<Store>,
+    placed: Placed,
+    /// By name.
+    numbers: HashMap<Box<str>, usize>,
+    transforms: Vec<Transform>,
+    /// From how many rows on the NPU computes.
+    npu_rows: usize,
+    notes: Arc<[Note]>,
+    prefetcher: Option<Prefetcher>,
+    rows: QuantisedRows,
+    cpu: Cpu,
+    /// A weight that the device could not hold any more.
+    tiles: Vec<u8>,
+}
+
+impl Layers {
+    /// Number of the weight of this name: that of the tensor, for an expert `name#index`.
+    pub fn find(&self, name: &str) -> Option<usize> {
+        self.numbers.get(name).copied()
+    }
+
+    /// Shape of a weight.
+    pub fn layout(&self, weight: usize) -> Option<Layout> {
+        self.store.items().get(weight).map(|item| item.layout)
+    }
+
+    /// Where the weights come from.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// Where they are.
+    pub fn placed(&self) -> &Placed {
+        &self.placed
+    }
+
+    /// The cache that they are in, with the other models of the device.
+    pub fn cache(&self) -> &ork_cache::Cache {
+        self.npu.cache()
+    }
+
+    /// What is not as asked for.
+    pub fn notes(&self) -> &[Note] {
+        &self.notes
+    }
+
+    /// Why the NPU computes no more: the CPU has gone on, with the same results. Said once for all
+    /// models of a device.
+    pub fn npu_failure(&self) -> Option<Arc<Error>> {
+        self.npu.failure()
+    }
+
+    /// Says which weights the next calls will name, in order: they are loaded ahead. For experts that a
+    /// router has chosen; what is used in the same order in every pass needs no word.
+    pub fn expect(&self, weights: impl IntoIterator<Item = usize>) {
+        let Some(prefetcher) = &self.prefetcher else { return };
+        let items = weights.into_iter().filter_map(|weight| self.placed.items.get(weight).cloned());
+        let parts = items.flat_map(|parts| self.placed.parts.get(parts).unwrap_or_default());
+        prefetcher.queue(&parts.map(|part| part.weight).collect::<Vec<WeightId>>());
+    }
+
+    /// Multiplies `m` rows of `input`, row-major `[M][K]`, by the weight of each product.
+    ///
+    /// The results do not depend on the other rows, on the other products, on where weights are, nor on
+    /// who computes. The CPU's part runs on the threads of the current rayon pool.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`], [`Error::Length`]; [`Error::Store`] when a weight cannot be read. When the NPU
+    /// fails, that is no error: see [`Layers::npu_failure`].
+    pub fn multiply<'a>(
+        &mut self,
+        m: usize,
+        input: &[f32],
+        products: impl IntoIterator<Item = Product<'a>>,
+    ) -> Result<()> {
+        let npu = Arc::clone(&self.npu);
+        let mut run = Run::new(&npu);
+        let mut fresh = false;
+        for Product { weight, out } in products {
+            let known = self.store.items().len();
+            let layout = self.layout(weight).ok_or(Error::Unknown { weight, known })?;
+            let (k, n) = (layout.k() as usize, layout.n() as usize);
+            length("rows", input.len(), m.saturating_mul(k))?;
+            length("results", out.len(), m.saturating_mul(n))?;
+            if layout.precision() == Precision::Int8 {
+                let transform = self.transforms[weight];
+                if !fresh || self.rows.are_for(layout.k(), transform).is_err() {
+                    self.rows.quantise(input, layout.k(), transform)?;
+                    run.rows_changed();
+                    fresh = true;
+                }
+            }
+            for index in self.placed.items[weight].clone() {
+                let part = self.placed.parts[index];
+                self.part(
+                    &part,
+                    input,
+                    &mut run,
+                    Output { rows: out, n, column: part.column as usize },
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Multiplies by one part of a weight.
+    fn part(
+        &mut self,
+        part: &Part,
+        input: &[f32],
+        run: &mut Run<'_>,
+        mut out: Output<'_>,
+    ) -> Result<()> {
+        let int8 = part.layout.precision() == Precision::Int8;
+        if int8 && self.rows.m() >= self.npu_rows && run.is_working() {
+            match run.multiply(part, &self.store, &self.rows, &mut out) {
+                Ok(true) => return Ok(()),
+                // Too many planes for the little memory that there is.
+                Ok(false) => {}
+                // A weight that cannot be read cannot be read by the CPU either: it will say so.
+                Err(error) => {
+                    self.npu.fail(error);
+                    self.prefetcher = None;
+                }
+            }
+        }
+        // While a domain is visited, weights of others would wait for the visit to end.
+        run.leave(part.domain);
+        let pinned = self.npu.cache().acquire(part.weight);
+        let tiles = match &pinned {
+            Ok(pinned) => pinned.tiles()?,
+            Err(_) => {
+                // The device takes no more weights; memory does.
+                self.tiles.resize(part.layout.bytes() as usize, 0);
+                self.store.load(part.item, part.column, &part.layout, &mut self.tiles)?;
+                &self.tiles
+            }
+        };
+        let transform = self.transforms[part.item];
+        let scales = scales(&self.store, part)?;
+        let weight = TiledWeight::new(part.layout, tiles, scales, transform)?;
+        match int8 {
+            true => self.cpu.multiply(&weight, &self.rows, out),
+            false => self.cpu.multiply_halves(&weight, input, out),
+        }
+    }
+}
+
+/// The scales of a part's channels.
+fn scales<'a>(store: &'a Store, part: &Part) -> Result<&'a [f32]> {
+    let scales = store.scales(part.item)?;
+    if part.layout.precision() == Precision::Fp16 {
+        return Ok(&[]);
+    }
+    let (start, n) = (part.column as usize, part.layout.n() as usize);
+    let short = Error::Length { what: "scales", got: scales.len(), want: start + n };
+    scales.get(start..start + n).ok_or(short)
+}

@@ -1,0 +1,261 @@
+//! Layers of made-up models on the simulator: whoever computes and wherever weights are, the same bits.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use ork_cache::Store;
+use ork_linear::{Depth, Error, Layers, Product, Setup, open};
+use ork_weights::convert::{Options, TierChoice, convert};
+use ork_weights::model::{Model, OpenOptions, synth::Shape};
+use ork_weights::pack::Pack;
+use ork_weights::quantise::Tier;
+use rknpu::Device;
+use rknpu::sim::config::Config;
+use rknpu::sim::{Fault, Machine};
+
+const ROTATED: Tier = Tier::RotatedInt8 { group: None };
+
+/// A made-up model, and the pack of a tier.
+struct Files {
+    folder: tempfile::TempDir,
+}
+
+impl Files {
+    fn new() -> Files {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.gguf");
+        Shape::tiny().write(File::create(path).unwrap()).unwrap();
+        Files { folder }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn model(&self) -> Model {
+        Model::open(&self.path().join("model.gguf"), &OpenOptions::default()).unwrap()
+    }
+
+    fn from_model(&self, tier: Tier) -> Arc<Store> {
+        Arc::new(Store::from_model(self.model(), tier, None).unwrap())
+    }
+
+    fn from_pack(&self, tier: Tier) -> Arc<Store> {
+        let path = self.path().join(format!("{tier}.orkpack"));
+        if !path.exists() {
+            let options = Options { tiers: TierChoice::fixed(tier), ..Options::default() };
+            convert(&self.model(), &path, &options, |_| {}).unwrap();
+        }
+        Arc::new(Store::from_pack(Pack::open(&path).unwrap()))
+    }
+}
+
+fn device() -> Device {
+    Device::simulated(Config::default()).unwrap()
+}
+
+fn setup(store: &Store, part: u64, depth: Depth) -> Setup {
+    let mut setup = Setup::new(store.bytes() / part + (1 << 20));
+    setup.cache.rows = 40;
+    setup.depth = depth;
+    setup
+}
+
+/// Noise of [−1, 1).
+fn noise(count: usize, seed: u32) -> Vec<f32> {
+    let mix = |i: usize| (i as u32).wrapping_add(seed).wrapping_mul(0x9e37_79b9).rotate_left(13);
+    (0..count).map(|i| mix(i).wrapping_mul(0x85eb_ca6b) as i32 as f32 / 2f32.powi(31)).collect()
+}
+
+/// Two passes over all weights, `m` rows of noise: lists of all that follow each other with one K.
+fn passes(layers: &mut Layers, m: usize) -> Result<Vec<Vec<f32>>, Error> {
+    let weights = layers.store().items().len();
+    let shape = |layers: &Layers, weight| {
+        let layout = layers.layout(weight).unwrap();
+        (layout.k() as usize, layout.n() as usize)
+    };
+    let mut all = Vec::new();
+    for _ in 0..2 {
+        let mut first = 0;
+        while first < weights {
+            let k = shape(layers, first).0;
+            let same = (first..weights).take_while(|w| shape(layers, *w).0 == k).count();
+            let input = noise(m * k, first as u32);
+            let mut outs: Vec<Vec<f32>> = (first..first + same)
+                .map(|weight| vec![f32::NAN; m * shape(layers, weight).1])
+                .collect();
+            let products = outs.iter_mut().zip(first..);
+            layers.multiply(m, &input, products.map(|(out, weight)| Product { weight, out }))?;
+            all.extend(outs);
+            first += same;
+        }
+    }
+    Ok(all)
+}
+
+fn bits(results: &[Vec<f32>]) -> Vec<u32> {
+    results.iter().flatten().map(|value| value.to_bits()).collect()
+}
+
+#[test]
+fn who_computes_and_where_weights_are_does_not_show() {
+    let files = Files::new();
+    for tier in [Tier::Int8, ROTATED, Tier::Nf4, Tier::Fp16] {
+        for depth in [Depth::Bits8, Depth::Bits16] {
+            let store = files.from_pack(tier);
+            let resident = Setup { npu_rows: usize::MAX, ..setup(&store, 1, depth) };
+            let mut layers = open(&device(), &[store.clone()], &resident).unwrap();
+            let want = bits(&passes(&mut layers[0], 33).unwrap());
+            let context = format!("{tier}, {depth} bits");
+            assert!(want.iter().all(|bits| f32::from_bits(*bits).is_finite()), "{context}");
+            // Streamed and resident, NPU and CPU, cut into other batches.
+            for part in [1, 3] {
+                for npu_rows in [1, usize::MAX] {
+                    let machine = Machine::new(Config::default());
+                    let device = Device::simulated_on(&machine).unwrap();
+                    let setup = Setup { npu_rows, ..setup(&store, part, depth) };
+                    let mut layers = open(&device, &[store.clone()], &setup).unwrap();
+                    let streamed = !layers[0].placed().streamed.is_empty();
+                    assert_eq!(streamed, part > 1, "{context}, a {part}th of the budget");
+                    let before = machine.report().jobs;
+                    let got = bits(&passes(&mut layers[0], 33).unwrap());
+                    assert!(got == want, "{context}, a {part}th, NPU from {npu_rows} rows");
+                    let on_npu = npu_rows == 1 && tier != Tier::Fp16;
+                    assert_eq!(machine.report().jobs > before, on_npu, "{context}");
+                    assert!(layers[0].npu_failure().is_none());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn packs_and_models_give_the_same() {
+    let files = Files::new();
+    for tier in [Tier::Int8, ROTATED, Tier::Fp16] {
+        let [one, other] = [files.from_pack(tier), files.from_model(tier)].map(|store| {
+            let setup = setup(&store, 3, Depth::Bits16);
+            let mut layers = open(&device(), &[store], &setup).unwrap();
+            bits(&passes(&mut layers[0], 5).unwrap())
+        });
+        assert!(one == other, "{tier}");
+    }
+}
+
+#[test]
+fn two_models_share_a_device() {
+    let files = Files::new();
+    let stores = [files.from_pack(ROTATED), files.from_pack(Tier::Int8)];
+    let alone = stores.each_ref().map(|store| {
+        let mut layers = open(&device(), &[store.clone()], &setup(store, 1, Depth::Bits8)).unwrap();
+        bits(&passes(&mut layers[0], 40).unwrap())
+    });
+    let setup = setup(&stores[0], 1, Depth::Bits8);
+    let mut both = open(&device(), &stores, &setup).unwrap();
+    assert!(!both[1].placed().streamed.is_empty(), "the second has what is left");
+    for (layers, alone) in both.iter_mut().zip(&alone).rev() {
+        assert!(bits(&passes(layers, 40).unwrap()) == *alone);
+    }
+}
+
+#[test]
+fn a_row_is_the_same_in_every_batch() {
+    let files = Files::new();
+    let store = files.from_pack(ROTATED);
+    let mut setup = setup(&store, 3, Depth::Bits16);
+    setup.cache.rows = 7; // the NPU takes batches in blocks
+    let mut layers = open(&device(), &[store], &setup).unwrap();
+    let layers = &mut layers[0];
+    let layout = layers.layout(0).unwrap();
+    let (k, n) = (layout.k() as usize, layout.n() as usize);
+    let input = noise(50 * k, 1);
+    let mut all = vec![0.0; 50 * n];
+    layers.multiply(50, &input, [Product { weight: 0, out: &mut all }]).unwrap();
+    for (row, want) in input.chunks(k).zip(all.chunks(n)) {
+        let mut out = vec![0.0; n];
+        layers.multiply(1, row, [Product { weight: 0, out: &mut out }]).unwrap();
+        assert_eq!(out, want);
+    }
+}
+
+#[test]
+fn a_wedged_npu_is_replaced_in_the_middle() {
+    let files = Files::new();
+    let store = files.from_pack(ROTATED);
+    for part in [1, 3] {
+        let setup = Setup { npu_rows: 1, ..setup(&store, part, Depth::Bits16) };
+        let mut sound = open(&device(), &[store.clone()], &setup).unwrap();
+        let want = bits(&passes(&mut sound[0], 3).unwrap());
+        for after in [0, 3, 11] {
+            let machine = Machine::new(Config::default());
+            let device = Device::simulated_on(&machine).unwrap();
+            let mut layers = open(&device, &[store.clone()], &setup).unwrap();
+            machine.inject(Fault::Hang { core: None, after, times: 2 });
+            let got = bits(&passes(&mut layers[0], 3).unwrap());
+            assert!(got == want, "a {part}th, hang number {after}");
+            let failure = layers[0].npu_failure().expect("the NPU was lost");
+            assert!(failure.to_string().contains("matmul"), "{failure}");
+            assert!(layers[0].npu_failure().is_none(), "said once");
+            let jobs = machine.report().jobs;
+            assert!(bits(&passes(&mut layers[0], 3).unwrap()) == want, "afterwards");
+            assert_eq!(machine.report().jobs, jobs, "nothing more is submitted");
+        }
+    }
+}
+
+#[test]
+fn a_job_that_hangs_once_is_repeated() {
+    let files = Files::new();
+    let store = files.from_pack(Tier::Int8);
+    let setup = Setup { npu_rows: 1, ..setup(&store, 1, Depth::Bits8) };
+    let mut sound = open(&device(), &[store.clone()], &setup).unwrap();
+    let want = bits(&passes(&mut sound[0], 3).unwrap());
+    let machine = Machine::new(Config::default());
+    let device = Device::simulated_on(&machine).unwrap();
+    let mut layers = open(&device, &[store], &setup).unwrap();
+    machine.inject(Fault::Hang { core: None, after: 2, times: 1 });
+    assert!(bits(&passes(&mut layers[0], 3).unwrap()) == want);
+    assert!(layers[0].npu_failure().is_none());
+}
+
+#[test]
+fn what_cannot_be_multiplied_is_refused() {
+    let files = Files::new();
+    let int4 = files.from_pack(Tier::Int4 { group: None });
+    let error = open(&device(), &[int4.clone()], &setup(&int4, 1, Depth::Bits8)).unwrap_err();
+    assert!(
+        matches!(&error, Error::Stored { .. }) && error.to_string().contains("int4"),
+        "{error}"
+    );
+
+    let store = files.from_pack(Tier::Int8);
+    let mut layers = open(&device(), &[store.clone()], &setup(&store, 1, Depth::Bits8)).unwrap();
+    let layers = &mut layers[0];
+    let layout = layers.layout(0).unwrap();
+    let (k, n) = (layout.k() as usize, layout.n() as usize);
+    let mut out = vec![0.0; n];
+    let known = store.items().len();
+    let error = layers.multiply(1, &vec![0.0; k], [Product { weight: known, out: &mut out }]);
+    assert!(matches!(error, Err(Error::Unknown { weight, known: k }) if weight == k && k == known));
+    for (inputs, outputs) in [(k - 1, n), (k, n - 1), (2 * k, n)] {
+        let product = Product { weight: 0, out: &mut out[..outputs] };
+        let error = layers.multiply(1, &vec![0.0; inputs], [product]);
+        assert!(matches!(error, Err(Error::Length { .. })), "{inputs} {outputs}");
+    }
+    assert_eq!(layers.find(&store.items()[3].name), Some(3));
+    assert_eq!(layers.find("no such weight"), None);
+}
+
+#[test]
+fn a_damaged_pack_is_an_error() {
+    let files = Files::new();
+    let store = files.from_pack(Tier::Int8);
+    let mut layers = open(&device(), &[store.clone()], &setup(&store, 1, Depth::Bits8)).unwrap();
+    let path = files.path().join("int8.orkpack");
+    File::options().write(true).open(path).unwrap().set_len(8192).unwrap();
+    for m in [1, 40] {
+        let error = passes(&mut layers[0], m).unwrap_err().to_string();
+        assert!(!error.is_empty(), "{error}");
+    }
+}
