@@ -25,3 +25,4 @@ pub mod sensors;
 pub mod size;
 mod target;
 pub mod temporary;
+mod text;

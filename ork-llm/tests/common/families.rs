@@ -19,7 +19,6 @@ struct Shape {
 fn model(architecture: &str, seed: u64, shape: &Shape) -> Model {
     let key = |key: &str| format!("{architecture}.{key}");
     Model::new(architecture, seed)
-        .text("tokenizer.ggml.model", "no_vocab")
         .number(&key("vocab_size"), VOCABULARY)
         .number(&key("context_length"), 256)
         .number(&key("block_count"), shape.layers)
@@ -163,9 +162,24 @@ pub(crate) fn gemma3() -> Model {
     made
 }
 
+/// Gives a model a vocabulary of one control token and the 95 characters of ASCII that are printed.
+pub(crate) fn with_characters(model: Model) -> Model {
+    let mut tokens = vec!["<|end|>".to_owned(), "\u{120}".into()]; // the second is a space
+    tokens.extend(('!'..='~').map(String::from));
+    let texts: Vec<&[u8]> = tokens.iter().map(|token| token.as_bytes()).collect();
+    let types: Vec<i32> = (0..tokens.len()).map(|token| if token == 0 { 3 } else { 1 }).collect();
+    model
+        .text("tokenizer.ggml.model", "gpt2")
+        .text("tokenizer.ggml.pre", "gpt-2")
+        .strings("tokenizer.ggml.tokens", &texts)
+        .numbers("tokenizer.ggml.token_type", &types)
+        .strings("tokenizer.ggml.merges", &[])
+        .number("tokenizer.ggml.eos_token_id", 0)
+}
+
 /// Every model, by the name that the reference data has for it.
 pub(crate) fn all() -> [(&'static str, Model); 7] {
-    [
+    let models = [
         ("llama", llama()),
         ("llama-scaled", llama_scaled()),
         ("qwen2", qwen2()),
@@ -173,5 +187,6 @@ pub(crate) fn all() -> [(&'static str, Model); 7] {
         ("qwen3-moe", qwen3_moe()),
         ("gemma2", gemma2()),
         ("gemma3", gemma3()),
-    ]
+    ];
+    models.map(|(name, model)| (name, model.text("tokenizer.ggml.model", "no_vocab")))
 }

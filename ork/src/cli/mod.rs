@@ -3,12 +3,14 @@
 mod packs;
 mod probes;
 mod runs;
+mod text;
 
 use clap::{Args, Parser, Subcommand};
 
 pub use packs::{ConvertArgs, InspectArgs, QuantiseArgs, UpgradeArgs, VerifyArgs};
 pub use probes::{CapacityArgs, DomainsArgs, FillArgs, PersistArgs, ProbeCommand, StreamProbeArgs};
 pub use runs::{BenchArgs, DemoArgs, PlanArgs, TopArgs};
+pub use text::RunArgs;
 
 use crate::device::DeviceChoice;
 
@@ -78,6 +80,8 @@ pub struct Cli {
 pub enum Command {
     /// Show a model running through a budget smaller than itself, and that nothing changes by it.
     Demo(DemoArgs),
+    /// Write: answer a prompt, or hold a conversation.
+    Run(RunArgs),
     /// Turn a model into a pack: dequantise, quantise, tile, write.
     Convert(ConvertArgs),
     /// Show what a pack or a model holds.

@@ -7,6 +7,7 @@ mod inspect;
 mod models;
 mod plan;
 mod probe;
+mod run;
 mod top;
 mod upgrade;
 mod verify;
@@ -30,6 +31,7 @@ use crate::output::Report;
 pub fn run(cli: &Cli) -> Result<()> {
     let report = Report { json: cli.json };
     match &cli.command {
+        Command::Run(args) => run::run(args, report),
         Command::Demo(args) => demo::run(args, report),
         Command::Bench(args) => bench::run(args, report),
         Command::Inspect(args) => inspect::run(args, report),

@@ -5,6 +5,7 @@ mod disturbed;
 mod models;
 mod packs;
 mod probes;
+mod run;
 
 use std::path::{Path, PathBuf};
 
@@ -79,6 +80,7 @@ fn help_lists_every_command_and_exit_code() {
     let help = String::from_utf8(output).unwrap();
     for word in [
         "demo",
+        "run",
         "convert",
         "inspect",
         "verify",

@@ -1,0 +1,24 @@
+//! Text from models: opening them, writing answers as they come, holding conversations.
+
+mod answer;
+mod conversation;
+mod model;
+
+pub(crate) use answer::{Answer, Teller};
+pub(crate) use conversation::converse;
+pub(crate) use model::TextModel;
+
+use crate::error::Error;
+use std::path::Path;
+
+/// For `map_err` on a call of a model's file: what is wrong with the file, with what was asked, or
+/// with what computes.
+pub(crate) fn failed(path: &Path) -> impl FnOnce(ork_llm::Error) -> Error {
+    use ork_llm::Error as Llm;
+    move |error| match error {
+        Llm::ContextFull { .. } | Llm::EmptyPrompt | Llm::Setting { .. } | Llm::Draft { .. } => {
+            Error::Usage(error.to_string())
+        }
+        other => Error::Input { path: path.into(), source: other.into() },
+    }
+}

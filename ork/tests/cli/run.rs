@@ -1,0 +1,123 @@
+//! `ork run`: a model's text on standard output, figures beside it.
+
+#[allow(dead_code, reason = "the tests of ork-llm use the rest")]
+#[path = "../../../ork-llm/tests/common/families.rs"]
+mod families;
+#[allow(dead_code, reason = "the tests of ork-llm use the rest")]
+#[path = "../../../ork-llm/tests/common/gguf.rs"]
+mod gguf;
+
+use std::path::PathBuf;
+
+use tempfile::TempDir;
+
+use super::{fails, json, model, ork, text};
+use gguf::Model;
+
+const TEMPLATE: &str = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}a:";
+
+fn written(model: Model) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    model.write(&path);
+    (folder, path)
+}
+
+/// A model of noise with a vocabulary of characters.
+fn writer() -> (TempDir, PathBuf) {
+    let model = families::with_characters(families::qwen3());
+    written(model.text("tokenizer.chat_template", TEMPLATE))
+}
+
+/// Standard output and standard error of a run.
+fn run(args: &[&str], input: &str) -> (String, String) {
+    let output =
+        ork(&["run"]).args(args).write_stdin(input).assert().success().get_output().clone();
+    let read = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (read(output.stdout), read(output.stderr))
+}
+
+#[test]
+fn text_alone_is_on_standard_output() {
+    let (_folder, path) = writer();
+    let path = text(&path);
+    let (out, err) = run(&[path, "Hi", "--temperature", "0", "--max-tokens", "20"], "");
+    assert!(out.chars().all(|c| (' '..='~').contains(&c)) && !out.is_empty(), "{out:?}");
+    assert!(err.contains("prompt 7 tokens") && err.contains("passes"), "{err}");
+    assert!(!err.contains(&out));
+    let view = json(&["run", path, "Hi", "--temperature", "0", "--max-tokens", "20"]);
+    let answer = &view["answers"][0];
+    assert_eq!((answer["text"].as_str(), answer["prompt_tokens"].as_u64()), (Some(&*out), Some(7)));
+    let (piped, _) = run(&[path, "-", "--temperature", "0", "--max-tokens", "20"], "Hi");
+    assert_eq!(piped, out);
+    // Without the template, and with more before it.
+    let (raw, err) = run(&[path, "Hi", "--raw", "--temperature", "0", "--max-tokens", "20"], "");
+    assert!(raw != out && err.contains("prompt 2 tokens"), "{err}");
+    let (_, err) = run(&[path, "Hi", "--system", "Go", "--max-tokens", "1"], "");
+    assert!(err.contains("prompt 12 tokens"), "{err}");
+}
+
+#[test]
+fn the_same_seed_and_any_draft_give_the_same_text() {
+    let (_folder, path) = writer();
+    let (_other, draft) = written(families::with_characters(families::llama()));
+    let (path, draft) = (text(&path), text(&draft));
+    for settings in [["--temperature", "0"], ["--temperature", "1.2"]] {
+        let write = |more: &[&str]| {
+            let base = [path, "Hello there", "--seed", "7", "--max-tokens", "40"];
+            run(&[&base, &settings[..], more].concat(), "")
+        };
+        let (wanted, _) = write(&[]);
+        assert_eq!(write(&[]).0, wanted);
+        for draft in [&["--draft", "ngrams"][..], &["--draft", draft, "--draft-tokens", "3"]] {
+            assert_eq!(write(draft).0, wanted, "{draft:?}");
+        }
+        let (same, err) = write(&["--draft", path, "--draft-tokens", "4"]);
+        assert_eq!(same, wanted);
+        assert!(err.contains("drafted tokens accepted"), "{err}");
+    }
+    let one = run(&[path, "Hello", "--temperature", "2"], "").1;
+    assert!(one.contains("note: --seed "), "{one}");
+}
+
+#[test]
+fn lines_become_a_conversation() {
+    let (_folder, path) = writer();
+    let args = [text(&path), "--temperature", "0", "--max-tokens", "5", "--json"];
+    let (out, _) = run(&args, "Hi\n\nHo\n");
+    let view: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let answers = view["answers"].as_array().unwrap();
+    assert_eq!(answers.len(), 2);
+    // What was said before is not computed again: `;u:Ho;a:` and a last token are new.
+    let new = answers[1]["prompt_tokens"].as_u64().unwrap();
+    assert!((8..=10).contains(&new), "{new}");
+}
+
+#[test]
+fn what_cannot_be_answered_is_said() {
+    let (_folder, path) = writer();
+    let path = text(&path);
+    fails(&["run", path, "", "--raw"], 2, &["no tokens"]);
+    fails(&["run", path, "Hello", "--context", "4"], 2, &["context is full", "of 4"]);
+    fails(&["run", path, "Hi", "--temperature=-1"], 2, &["temperature"]);
+    fails(&["run", path, "Hi", "--top-p", "1.5"], 2, &["top-p", "1.5"]);
+    let invalid = ork(&["run", path, "-"]).write_stdin(&b"a\xff"[..]).assert().code(2);
+    let error = String::from_utf8_lossy(&invalid.get_output().stderr).into_owned();
+    assert!(error.contains("not UTF-8") && error.contains("byte 1"), "{error}");
+
+    // No vocabulary, no decoder, another vocabulary.
+    let (_synth, mute) = model();
+    fails(&["run", text(&mute), "Hi"], 3, &["tokenizer.ggml.tokens"]);
+    let unknown = Model::new("mamba", 1).tensor("token_embd.weight", &[32, 32], 0.0, 1.0);
+    let (_unknown, path_of_unknown) = written(families::with_characters(unknown));
+    fails(&["run", text(&path_of_unknown), "Hi"], 3, &["\"mamba\"", "qwen3moe"]);
+    let fewer = families::llama()
+        .text("tokenizer.ggml.model", "gpt2")
+        .strings("tokenizer.ggml.tokens", &[b"a", b"b"])
+        .strings("tokenizer.ggml.merges", &[]);
+    let (_fewer, draft) = written(fewer);
+    fails(&["run", path, "Hi", "--draft", text(&draft)], 2, &["another vocabulary", "token 0"]);
+    fails(&["run", "/no/such/model.gguf", "Hi"], 3, &["/no/such/model.gguf"]);
+    let (_base, base) = written(families::with_characters(families::llama()));
+    fails(&["run", text(&base), "Hi", "--system", "Go"], 2, &["chat template", "--system"]);
+}
