@@ -116,6 +116,8 @@ impl Error {
             | Error::Store(_)
             | Error::Output(_) => 3,
             Error::Cache(ork_cache::Error::Load { cause, .. }) if is_about_a_file(&**cause) => 3,
+            // Numbers that came from the arguments.
+            Error::Device(rknpu::Error::Size { .. }) => 2,
             Error::Cache(_) | Error::Device(_) | Error::Thread(_) => 4,
         }
     }
@@ -152,7 +154,7 @@ pub fn chain(error: &dyn StdError) -> String {
     let mut source = error.source();
     while let Some(cause) = source {
         let more = cause.to_string();
-        if more.starts_with(&text) {
+        if more.contains(&text) {
             // It names the same file itself.
             text = more;
         } else if !text.contains(&more) {

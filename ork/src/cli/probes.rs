@@ -5,6 +5,18 @@ use clap::{Args, Subcommand};
 use super::DeviceArgs;
 use crate::size::Size;
 
+/// A size that a DMA buffer can have.
+fn buffer(text: &str) -> Result<Size, String> {
+    let size: Size = text.parse()?;
+    match (1..=rknpu::limits::BUFFER).contains(&size.0) {
+        true => Ok(size),
+        false => Err(format!(
+            "a buffer has 1 to {} bytes, since a domain has no more",
+            rknpu::limits::BUFFER
+        )),
+    }
+}
+
 /// `ork probe …`.
 ///
 /// ```
@@ -45,7 +57,7 @@ pub enum ProbeCommand {
 #[derive(Args, Clone, Debug)]
 pub struct CapacityArgs {
     /// Bytes of each buffer.
-    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = buffer)]
     pub size: Size,
     /// One domain only.
     #[arg(long, value_name = "INDEX")]
@@ -71,10 +83,10 @@ pub struct CapacityArgs {
 #[derive(Args, Clone, Debug)]
 pub struct StreamProbeArgs {
     /// Bytes of each weight.
-    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = buffer)]
     pub size: Size,
     /// Weights.
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
     /// Device.
     #[command(flatten)]
@@ -117,13 +129,13 @@ pub struct PersistArgs {
 #[derive(Args, Clone, Debug)]
 pub struct DomainsArgs {
     /// Domains to use; by default 4, or as many as there are.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(rknpu::limits::DOMAINS)))]
     pub count: Option<u32>,
     /// Bytes to fill each with.
-    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = buffer)]
     pub size: Size,
     /// Jobs in each.
-    #[arg(long, value_name = "N", default_value_t = 25)]
+    #[arg(long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
     /// Device.
     #[command(flatten)]
@@ -143,7 +155,7 @@ pub struct DomainsArgs {
 #[derive(Args, Clone, Debug)]
 pub struct FillArgs {
     /// Bytes of each buffer.
-    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = buffer)]
     pub size: Size,
     /// Device.
     #[command(flatten)]

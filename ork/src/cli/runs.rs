@@ -1,6 +1,7 @@
 //! Commands that run models, plan runs, and watch them.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 
@@ -99,6 +100,13 @@ fn exponent(text: &str) -> Result<f64, String> {
     value.ok_or_else(|| "a number from 0 to 8 is expected".into())
 }
 
+/// A time between samples.
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.001..=86_400.0).contains(seconds));
+    let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    time.ok_or_else(|| "seconds from 0.001 to 86400 (a day) are expected".into())
+}
+
 /// `ork plan`.
 ///
 /// ```
@@ -141,10 +149,10 @@ pub struct PlanArgs {
 #[derive(Args, Clone, Debug)]
 pub struct TopArgs {
     /// Seconds between samples.
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
-    pub interval: f64,
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval, allow_negative_numbers = true)]
+    pub interval: Duration,
     /// Stop after this many samples; without it, at Ctrl-C or when the command ends.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub samples: Option<u64>,
     /// Write the samples as CSV, and print median and maximum at the end.
     #[arg(long, value_name = "FILE.csv")]

@@ -4,12 +4,14 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::time::Duration;
 
+use ork_weights::model::OpenOptions;
 use ork_weights::model::synth::Shape;
 use serde::Serialize;
 
 use crate::cli::DemoArgs;
 use crate::demo::{Outcome, Scenario, Way, run as run_scenario};
 use crate::error::{Error, Result};
+use crate::input::open_model;
 use crate::output::{Report, Table, recovered, seconds};
 use crate::size::Size;
 use crate::temporary::{TemporaryFolder, check_room, remove_left_behind};
@@ -33,8 +35,12 @@ struct View<'a> {
 /// # Errors
 /// [`Error::Check`] when the ways give different results.
 pub(super) fn run(args: &DemoArgs, report: Report) -> Result<()> {
-    let device = args.device.device.open(report)?;
     let shape = shape(args.size)?;
+    if let Some(path) = &args.model {
+        // Before a device is looked for: it is what a user is likelier to have mistyped.
+        open_model(path, &OpenOptions::default())?;
+    }
+    let device = args.device.device.open(report)?;
     for left in remove_left_behind(PREFIX) {
         report.note(format!(
             "note: {} was left behind by a run that was killed: removed",

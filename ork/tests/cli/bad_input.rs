@@ -105,6 +105,41 @@ fn settings_that_mean_nothing() {
 }
 
 #[test]
+fn numbers_that_cannot_be() {
+    let sim = ["--device", "sim"];
+    for (args, parts) in [
+        (&["probe", "capacity", "--size", "0"][..], ["1 to 4294963200", "--size"]),
+        (&["probe", "stream", "--size", "5GiB"], ["1 to 4294963200", "--size"]),
+        (&["probe", "stream", "--rounds", "0"], ["1..", "--rounds"]),
+        (&["probe", "domains", "--count", "0"], ["1..=16", "--count"]),
+        (&["probe", "domains", "--count", "17"], ["1..=16", "--count"]),
+        (&["probe", "domains", "--size", "99GiB"], ["1 to 4294963200", "--size"]),
+        (&["probe", "fill", "--size", "9GiB"], ["1 to 4294963200", "--size"]),
+        (
+            &["probe", "persist", "-k", "4294967264", "-n", "4294967264"],
+            ["is not possible", "1 to"],
+        ),
+        (&["demo", "--size", "0"], ["no model of 0 B", "the smallest has"]),
+    ] {
+        fails(&[args, &sim[..]].concat(), 2, &parts);
+    }
+    for interval in ["0", "-1", "nan", "1e30", "soon"] {
+        fails(&["top", "--interval", interval], 2, &["0.001 to 86400", "--interval"]);
+    }
+    fails(&["top", "--samples", "0"], 2, &["1..", "--samples"]);
+}
+
+#[test]
+fn a_model_that_is_not_there_is_named_once() {
+    for command in ["convert", "demo", "bench", "plan", "inspect"] {
+        let output = ork(&[command, "no-such.gguf"]).assert().code(3).get_output().clone();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.starts_with("error: ") && error.contains("No such file"), "{error}");
+        assert_eq!(error.matches("no-such.gguf").count(), 1, "{error}");
+    }
+}
+
+#[test]
 fn a_device_that_is_not_one() {
     let (_folder, _model, pack) = pack();
     fails(&["bench", text(&pack), "--device", "/dev/dri/card99"], 4, &["/dev/dri/card99"]);
@@ -192,9 +227,7 @@ fn bad_arguments_end_with_2() {
         &["--pack-version", "3"][..],
         &["--tier", "int4:7"],
         &["--tier", "int4:0"],
-        &["--tier", "fp16"],
         &["--tier", "int9"],
-        &["--tier-map", "*=fp16"],
         &["--tier-map", "nonsense"],
         &["--read", "carrier-pigeon"],
         &["--threads", "1000"],

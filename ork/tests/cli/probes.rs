@@ -90,7 +90,7 @@ fn loads_are_recorded_while_a_command_runs() {
     assert!(!csv.contains("-0.0"), "{csv}");
 
     fails(&["top", "--", "false"], 1, &["code 1"]);
-    fails(&["top", "--interval", "0"], 2, &["no time"]);
+    fails(&["top", "--interval", "0"], 2, &["0.001 to 86400"]);
     fails(&["top", "--", "/no/such/program"], 2, &["/no/such/program"]);
 }
 

@@ -30,10 +30,6 @@ use crate::target::{check_output, check_place};
 /// [`Error::Usage`] when nothing here can be shown; [`Error::Check`] when the command that was
 /// started failed.
 pub(super) fn run(args: &TopArgs, report: Report) -> Result<()> {
-    let interval = Duration::try_from_secs_f64(args.interval)
-        .ok()
-        .filter(|interval| !interval.is_zero())
-        .ok_or_else(|| Error::Usage(format!("--interval {} is no time", args.interval)))?;
     let sensors = Sensors::under(&args.root);
     if sensors.is_empty() && activity::read_all().is_empty() && args.run.is_empty() {
         return Err(Error::Usage(
@@ -76,7 +72,7 @@ pub(super) fn run(args: &TopArgs, report: Report) -> Result<()> {
         if enough && child.is_none() {
             break None;
         }
-        let pause = if enough { Duration::MAX } else { interval };
+        let pause = if enough { Duration::MAX } else { args.interval };
         if let Some(code) = wait(&mut child, pause, &ended)? {
             break Some(code);
         }
