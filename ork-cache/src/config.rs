@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Budget when nothing else is said: 3072 MiB, which leaves a quarter of the 4 GiB window for
+/// Budget when nothing else is said: 3072 MiB, which leaves a quarter of a domain's 4 GiB for
 /// scratch, activations and the holes between.
 ///
 /// ```

@@ -19,14 +19,21 @@ pub type Cause = Arc<dyn std::error::Error + Send + Sync>;
 /// Why an operation of the cache failed.
 ///
 /// ```
-/// use ork_cache::residency::{Home, Limits, WeightSpec};
-/// use ork_cache::{Cache, DomainId, Error, fake::Fake, policy::Lru};
+/// use std::sync::Arc;
 ///
-/// let cache = Cache::new(Fake::new(4096), Limits::single(4096), Box::new(Lru::new()));
-/// let large = WeightSpec { bytes: 8192, domain: DomainId(0), home: Home::Own };
-/// let error = cache.attach(&[large]).unwrap_err();
-/// assert!(matches!(error, Error::TooLarge { bytes: 8192, limit: 4096, .. }));
-/// assert!(error.to_string().contains("raise the budget to at least 8192 bytes"));
+/// use ork_cache::plan::PlanError;
+/// use ork_cache::{Error, Setup, Store};
+/// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("model.gguf");
+/// # Shape::tiny().write(std::fs::File::create(&path)?)?;
+/// # let model = Model::open(&path, &OpenOptions::default())?;
+/// let store = Arc::new(Store::from_model(model, ork_weights::quantise::Tier::Int8, None)?);
+/// let device = rknpu::Device::simulated(Default::default())?;
+/// let error = ork_cache::open(&device, &[store.clone()], &Setup::new(4096)).unwrap_err();
+/// let Error::Plan(PlanError::Budget { smallest, .. }) = error else { panic!("{error}") };
+/// assert!(ork_cache::open(&device, &[store], &Setup::new(smallest)).is_ok());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -138,9 +145,6 @@ pub enum Error {
     /// A routing names an expert outside the model.
     #[error(transparent)]
     Routing(#[from] RoutingError),
-    /// In virtual time: a use waits for room, but nothing is under way that could make any.
-    #[error("nothing under way can make room: fewer slots than are pinned at once")]
-    Stuck,
     /// Loading failed; every thread that waited for this load gets the same cause.
     #[error("loading {weight} failed: {cause}")]
     Load {
@@ -150,19 +154,7 @@ pub enum Error {
         #[source]
         cause: Cause,
     },
-    /// The budget does not hold the smallest set of slots beside the scratch.
-    #[error(
-        "a budget of {budget} bytes is too small: the smallest that works is {smallest} bytes, {scratch} of them for register commands, activations and results"
-    )]
-    Budget {
-        /// The budget.
-        budget: u64,
-        /// The smallest that works.
-        smallest: u64,
-        /// Bytes of scratch in the smallest.
-        scratch: u64,
-    },
-    /// There is no plan.
+    /// The weights cannot be placed: the budget is too small, for one.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The device refused something that the budget allows.

@@ -41,7 +41,7 @@ pub struct Track(usize);
 /// let recorder = Recorder::new();
 /// let core = recorder.track("core 0");
 /// recorder.span(core, "blk.0.attn_q", Duration::ZERO, Duration::from_micros(167));
-/// recorder.counter("window bytes", Duration::ZERO, 4096);
+/// recorder.counter("mapped bytes", Duration::ZERO, 4096);
 /// let mut file = Vec::new();
 /// recorder.write(&mut file)?;
 /// assert!(String::from_utf8(file)?.contains("\"core 0\""));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ork_cache::config::PolicyKind;
-use ork_cache::plan::Item;
+use ork_cache::plan::{Item, PlanError};
 use ork_cache::{
     Cache, DomainId, Error, Given, Note, Opened, Placed, Prefetcher, Setup, Store, StoreError,
     WeightId,
@@ -176,8 +176,8 @@ fn a_model_over_several_domains_enters_each_once_a_pass() {
     let scratch = ork_cache::scratch_bytes(&[store.clone()], ROWS as u32);
     for budget in [total, total * 3 / 4] {
         // A domain holds the layer, or the head, but not both.
-        let window = head.max(total - head) + scratch;
-        let setup = Setup { rows: ROWS as u32, window, ..Setup::new(budget + 2 * scratch) };
+        let domain_bytes = head.max(total - head) + scratch;
+        let setup = Setup { rows: ROWS as u32, domain_bytes, ..Setup::new(budget + 2 * scratch) };
         let opened = ork_cache::open(&bench.device, &[store.clone()], &setup).unwrap();
         let (cache, placed) = (&opened.cache, &opened.models[0]);
         let domains = cache.domains().len() as u64;
@@ -259,14 +259,14 @@ fn scratch_is_in_the_budget_and_the_smallest_budget_works() {
     {
         let setup = |budget| Setup { rows: 256, policy, ..Setup::new(budget) };
         let error = ork_cache::open(&bench.device, &stores[..count], &setup(5000)).unwrap_err();
-        let Error::Budget { budget: 5000, smallest, scratch } = error else {
+        let Error::Plan(PlanError::Budget { budget: 5000, smallest, scratch }) = error else {
             panic!("{error}");
         };
         let text = error.to_string();
         assert!(text.contains("5000") && text.contains(&smallest.to_string()), "{text}");
         assert_eq!(scratch, ork_cache::scratch_bytes(&stores[..count], 1));
         let below = ork_cache::open(&bench.device, &stores[..count], &setup(smallest - 4096));
-        assert!(matches!(below, Err(Error::Budget { .. })), "{count} {policy:?}");
+        assert!(matches!(below, Err(Error::Plan(PlanError::Budget { .. }))), "{count} {policy:?}");
         for budget in [smallest, store.bytes() * count as u64 + (256 << 20)] {
             let opened = ork_cache::open(&bench.device, &stores[..count], &setup(budget)).unwrap();
             let blocks = opened.notes.iter().any(|n| matches!(n, Note::Blocks { .. }));
@@ -287,16 +287,16 @@ fn scratch_is_in_the_budget_and_the_smallest_budget_works() {
 }
 
 #[test]
-fn without_domains_everything_goes_through_one_window() {
+fn without_domains_everything_goes_through_one() {
     use rknpu::{capabilities::Domains, sim};
     let real = Bench::new();
     let path = real.model();
     let store = Arc::new(Store::from_model(open(&path), Tier::Int8, None).unwrap());
     let head = store.items().last().unwrap().bytes();
     let scratch = ork_cache::scratch_bytes(std::slice::from_ref(&store), ROWS as u32);
-    // The window holds the layer, or the head, but not both.
-    let window = head.max(store.bytes() - head) + scratch;
-    let setup = Setup { rows: ROWS as u32, window, ..Setup::new(1 << 30) };
+    // A domain holds the layer, or the head, but not both.
+    let domain_bytes = head.max(store.bytes() - head) + scratch;
+    let setup = Setup { rows: ROWS as u32, domain_bytes, ..Setup::new(1 << 30) };
     let several = ork_cache::open(&real.device, std::slice::from_ref(&store), &setup).unwrap();
     assert!(several.cache.domains().len() > 1 && several.notes.is_empty());
     let wanted = pass(&real, &several, 0, store.items());
@@ -313,12 +313,12 @@ fn without_domains_everything_goes_through_one_window() {
         let bench =
             Bench { cores: device.cores().unwrap(), device, folder: tempfile::tempdir().unwrap() };
         let opened = ork_cache::open(&bench.device, std::slice::from_ref(&store), &setup).unwrap();
-        assert_eq!(opened.notes, [Note::OneWindow { domains, window }]);
-        assert!(opened.notes[0].to_string().contains("one window of"));
+        assert_eq!(opened.notes, [Note::OneDomain { domains, bytes: domain_bytes }]);
+        assert!(opened.notes[0].to_string().contains("one domain of"));
         assert_eq!(opened.cache.domains().len(), 1);
-        assert!(!opened.models[0].streamed.is_empty(), "one window does not hold all");
+        assert!(!opened.models[0].streamed.is_empty(), "one domain does not hold all");
         assert_eq!(pass(&bench, &opened, 0, store.items()), wanted);
-        assert!(opened.cache.domains()[0].stats().peak <= window);
+        assert!(opened.cache.domains()[0].stats().peak <= domain_bytes);
         assert!(bench.device.health().is_good(), "{}", bench.device.health());
     }
 }

@@ -26,7 +26,7 @@ fn check(plan: &Plan, items: &[Item]) {
     let board = &plan.board;
     for (i, share) in plan.domains.iter().enumerate() {
         let sum = share.pinned + share.slots + share.scratch + share.headroom;
-        assert!(sum <= board.window.max(share.headroom), "domain {i}: {share:?}");
+        assert!(sum <= board.domain_bytes.max(share.headroom), "domain {i}: {share:?}");
         let pinned: u64 = (items.iter().zip(&plan.places))
             .filter(|(_, p)| **p == Place::Pinned(DomainId(i as u8)))
             .map(|(item, _)| item.bytes())
@@ -86,7 +86,7 @@ fn a_nine_billion_model_takes_three_even_domains() {
 fn loads_of_equal_layers_are_exactly_what_is_left_out() {
     for (n, c) in [(32u32, 16u32), (32, 24), (48, 16), (100, 90), (7, 6)] {
         let items = layers(&vec![64; n as usize]);
-        let board = Board::single_window(u64::from(c) * (64 << 10));
+        let board = Board::single_domain(u64::from(c) * (64 << 10));
         let plan = Plan::new("equal", &items, &board).unwrap();
         check(&plan, &items);
         let s = board.ring_slots();
@@ -101,11 +101,11 @@ fn loads_of_equal_layers_are_exactly_what_is_left_out() {
 #[test]
 fn a_board_that_is_too_small_is_told_what_would_do() {
     let items = layers(&[64; 8]);
-    let error = Plan::new("small", &items, &Board::single_window(64 << 10)).unwrap_err();
-    let PlanError::TooSmall { budget, .. } = error else { panic!("{error}") };
-    Plan::new("small", &items, &Board::single_window(budget)).unwrap();
-    assert!(Plan::new("small", &items, &Board::single_window(budget - 1)).is_err());
-    assert_eq!(Plan::new("none", &[], &Board::single_window(1)), Err(PlanError::Empty));
+    let error = Plan::new("small", &items, &Board::single_domain(64 << 10)).unwrap_err();
+    let PlanError::Budget { smallest: budget, .. } = error else { panic!("{error}") };
+    Plan::new("small", &items, &Board::single_domain(budget)).unwrap();
+    assert!(Plan::new("small", &items, &Board::single_domain(budget - 1)).is_err());
+    assert_eq!(Plan::new("none", &[], &Board::single_domain(1)), Err(PlanError::Empty));
 }
 
 #[test]
@@ -208,11 +208,11 @@ proptest! {
     ) {
         let items = layers(&kib.iter().map(|k| k * 32).collect::<Vec<_>>());
         let board = Board {
-            window: window << 15,
+            domain_bytes: window << 15,
             domains,
             rows: 16,
             headroom: 4096,
-            ..Board::single_window(budget << 15)
+            ..Board::single_domain(budget << 15)
         };
         if let Ok(plan) = Plan::new("random", &items, &board) {
             check(&plan, &items);
@@ -251,7 +251,7 @@ proptest! {
         let board = Board {
             ram,
             reserve,
-            window,
+            domain_bytes: window,
             headroom,
             domains,
             cores,
@@ -282,7 +282,7 @@ proptest! {
         let budget = (total as f64 * share) as u64;
         let best = optimum(&items, budget, 4);
         if let (Ok(plan), Some(best)) =
-            (Plan::new("small", &items, &Board::single_window(budget)), best)
+            (Plan::new("small", &items, &Board::single_domain(budget)), best)
         {
             let streamed = plan.cost.bytes_per_pass;
             prop_assert!(streamed as f64 <= best as f64 * 1.02, "{streamed} streamed, best {best}");

@@ -4,6 +4,8 @@ use std::error::Error as StdError;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
+use ork_cache::plan::PlanError;
+
 use crate::size::Size;
 
 /// Result of a command.
@@ -125,14 +127,23 @@ impl Error {
 
 impl From<ork_cache::Error> for Error {
     fn from(error: ork_cache::Error) -> Error {
-        let ork_cache::Error::Budget { budget, smallest, .. } = error else {
-            return Error::Cache(error);
-        };
-        Error::Usage(format!(
-            "a budget of {} ({budget} bytes) is too small: {} ({smallest} bytes) is the least that works here, scratch included; raise --budget",
-            Size(budget),
-            Size(smallest)
-        ))
+        match error {
+            ork_cache::Error::Plan(error) => error.into(),
+            error => Error::Cache(error),
+        }
+    }
+}
+
+impl From<PlanError> for Error {
+    fn from(error: PlanError) -> Error {
+        Error::Usage(match error {
+            PlanError::Budget { budget, smallest, .. } => format!(
+                "a budget of {} ({budget} bytes) is too small: {} ({smallest} bytes) is the least that works here, scratch included; raise --budget",
+                Size(budget),
+                Size(smallest)
+            ),
+            error => error.to_string(),
+        })
     }
 }
 

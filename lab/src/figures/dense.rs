@@ -28,7 +28,7 @@ fn timing(ratio: f64, compute_ns: u64, bytes: u64) -> Timing {
 pub(super) fn in_virtual_time() -> Result<()> {
     let items = layers();
     let total: u64 = items.iter().map(Item::bytes).sum();
-    let plan = Plan::new("dense", &items, &Board::single_window(total / 2))?;
+    let plan = Plan::new("dense", &items, &Board::single_domain(total / 2))?;
     let rows = 512;
     for (ratio, target) in [(0.8, "<= 1.03"), (2.0, "-")] {
         let compute = Timing::default().compute_ns(&items[0].layout, rows);
@@ -88,7 +88,7 @@ impl Backend for Slow {
 pub(super) fn on_threads(passes: u32) -> Result<()> {
     let items = layers();
     let total: u64 = items.iter().map(Item::bytes).sum();
-    let plan = Plan::new("dense", &items, &Board::single_window(total / 2))?;
+    let plan = Plan::new("dense", &items, &Board::single_domain(total / 2))?;
     let compute = Duration::from_millis(4);
     for (ratio, target) in [(0.8, "<= 1.03"), (2.0, "-")] {
         let copy = compute.mul_f64(ratio);

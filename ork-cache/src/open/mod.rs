@@ -59,8 +59,8 @@ impl Opened {
 /// space, and a [`Note`] says so. The [crate's front page](crate) has an example.
 ///
 /// # Errors
-/// [`Error::Budget`] with the smallest budget that works; [`Error::Device`] when the device
-/// refuses what the budget allows.
+/// [`PlanError::Budget`](crate::plan::PlanError::Budget) with the smallest budget that works;
+/// [`Error::Device`] when the device refuses what the budget allows.
 pub fn open(device: &Device, stores: &[Arc<Store>], setup: &Setup) -> Result<Opened> {
     let Placement { rule, rows, scratch, notes } = Placement::new(device, stores, setup)?;
     let lease = |count: usize| -> Result<Npu> {

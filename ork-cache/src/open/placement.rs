@@ -7,8 +7,7 @@ use rknpu::Device;
 use rknpu::capabilities::Domains;
 
 use crate::config::PolicyKind;
-use crate::error::{Error, Result};
-use crate::plan::{Board, Item, Plan, PlanError};
+use crate::plan::{Board, Item, Plan, PlanError, fit};
 use crate::store::Store;
 use crate::trace::Recorder;
 
@@ -20,7 +19,7 @@ pub struct Setup {
     /// Rows of the largest batch.
     pub rows: u32,
     /// Bytes that may be mapped in one domain; see [`Board::rk3588`] for the default.
-    pub window: u64,
+    pub domain_bytes: u64,
     /// What evicts, in one domain and without a plan; by default, and for
     /// [`PolicyKind::PinnedRing`], a plan decides what stays and what is streamed.
     pub policy: Option<PolicyKind>,
@@ -35,11 +34,11 @@ pub struct Setup {
 impl Setup {
     /// By plan, for batches of 256 rows, within `budget` bytes.
     pub fn new(budget: u64) -> Setup {
-        let Board { rows, window, headroom, .. } = Board::rk3588("", 0);
+        let Board { rows, domain_bytes, headroom, .. } = Board::rk3588("", 0);
         Setup {
             budget,
             rows,
-            window: window - headroom,
+            domain_bytes: domain_bytes - headroom,
             policy: None,
             routed: false,
             recorder: None,
@@ -51,19 +50,19 @@ impl Setup {
 /// what [`open`](super::open) leaves beside the weights.
 pub fn scratch_bytes(stores: &[Arc<Store>], rows: u32) -> u64 {
     let items = stores.iter().flat_map(|store| store.items()).cloned();
-    Board { rows, ..Board::rk3588("", 0) }.scratch(&items.collect::<Vec<_>>())
+    Board::scratch(&items.collect::<Vec<_>>(), rows)
 }
 
 /// Something that is not as asked for, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Note {
-    /// The driver has no domains: everything goes through one window.
-    OneWindow {
+    /// The driver has no domains: everything goes through one address space.
+    OneDomain {
         /// Why.
         domains: Domains,
-        /// Bytes of that window that are used at most.
-        window: u64,
+        /// Bytes that are used of it at most.
+        bytes: u64,
     },
     /// The budget is small: batches are multiplied in blocks, so that scratch leaves room for weights.
     Blocks {
@@ -77,14 +76,14 @@ pub enum Note {
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Note::OneWindow { domains, window } => {
+            Note::OneDomain { domains, bytes } => {
                 let why = match domains {
                     Domains::Stub => {
                         "the driver was built with stubs for domains (CONFIG_NO_GKI is not set)"
                     }
                     _ => "there is no IOMMU, or the driver is older than 0.9.8",
                 };
-                write!(f, "everything goes through one window of {} MiB: {why}", window >> 20)
+                write!(f, "everything goes through one domain of {} MiB: {why}", bytes >> 20)
             }
             Note::Blocks { rows, asked } => write!(
                 f,
@@ -93,9 +92,6 @@ impl fmt::Display for Note {
         }
     }
 }
-
-/// Scratch takes at most this part of a budget, unless nothing else works.
-const SCRATCH_SHARE: u64 = 4;
 
 /// How the weights of several models share a device.
 #[derive(Debug)]
@@ -107,149 +103,71 @@ pub(super) struct Placement {
     pub(super) notes: Vec<Note>,
 }
 
+/// What decides where weights are.
 #[derive(Debug)]
 pub(super) enum Rule {
-    /// By a plan for each model, and a policy for slots that does not follow from the plan.
+    /// A plan for each model, and a policy for slots that does not follow from the plan.
     Planned(Vec<Plan>, Option<PolicyKind>),
-    /// In one window of that many bytes for weights, by a policy that evicts.
+    /// A policy that evicts, in one domain with that many bytes for weights.
     Evicting(PolicyKind, u64),
 }
 
 impl Placement {
     /// # Errors
-    /// [`Error::Budget`]; [`Error::Plan`] for a model without weights.
-    pub(super) fn new(device: &Device, stores: &[Arc<Store>], setup: &Setup) -> Result<Placement> {
-        let models: Vec<&[Item]> = stores.iter().map(|store| store.items()).collect();
+    /// [`PlanError`]: a budget that is too small, or a model without weights.
+    pub(super) fn new(
+        device: &Device,
+        stores: &[Arc<Store>],
+        setup: &Setup,
+    ) -> Result<Placement, PlanError> {
         let domains = device.capabilities().domains;
+        let board = board(device, setup);
+        let models: Vec<_> = stores.iter().map(|store| ("", store.items())).collect();
+        let items: Vec<Item> = models.iter().flat_map(|(_, items)| items.iter().cloned()).collect();
+        let (rule, rows) = match setup.policy.filter(|_| !setup.routed) {
+            None | Some(PolicyKind::PinnedRing) => {
+                let plans = Plan::several(&models, &board)?;
+                let evicts = setup.routed.then(|| setup.policy.unwrap_or(PolicyKind::Lfu));
+                let rows = plans.first().map_or(board.rows, |plan| plan.rows);
+                (Rule::Planned(plans, evicts), rows)
+            }
+            Some(kind) => fit(&board, &items, |total, rows, scratch| {
+                let bytes = total.min(board.domain_bytes).saturating_sub(scratch);
+                let largest = items.iter().map(Item::bytes).max()?;
+                (largest <= bytes).then_some((Rule::Evicting(kind, bytes), rows))
+            })?,
+        };
         let mut notes = Vec::new();
         if domains != Domains::Real {
-            notes.push(Note::OneWindow { domains, window: setup.window });
+            notes.push(Note::OneDomain { domains, bytes: setup.domain_bytes });
         }
-        let board = Board {
-            name: device.node().into(),
-            reserve: 0,
-            window: setup.window,
-            headroom: 0,
-            domains: domains.count() as u8,
-            ..Board::rk3588("", 0)
-        };
-        let all: Vec<Item> = models.iter().flat_map(|items| items.iter().cloned()).collect();
-        let scratch = |rows| Board { rows, ..board.clone() }.scratch(&all);
-        let plan = |budget, rows| place(&models, &board, budget, scratch(rows), setup);
-
-        // Fewer rows at a time are better than fewer weights that stay.
-        let mut rows = setup.rows.max(1);
-        while rows > 1
-            && (scratch(rows) > setup.budget / SCRATCH_SHARE || plan(setup.budget, rows).is_err())
-        {
-            rows /= 2;
-        }
-        if rows < setup.rows {
+        if rows < board.rows {
             notes.push(Note::Blocks { rows, asked: setup.rows });
         }
-        match plan(setup.budget, rows) {
-            Ok(rule) => Ok(Placement { rule, rows, scratch: scratch(rows), notes }),
-            Err(PlanError::TooSmall { .. }) => {
-                let (budget, scratch) = (setup.budget, scratch(1));
-                let smallest = least(&models, &board, scratch, setup);
-                Err(Error::Budget { budget, smallest, scratch })
-            }
-            Err(error) => Err(Error::Plan(error)),
-        }
+        Ok(Placement { rule, rows, scratch: Board::scratch(&items, rows), notes })
     }
 }
 
-fn place(
-    models: &[&[Item]],
-    board: &Board,
-    budget: u64,
-    scratch: u64,
-    setup: &Setup,
-) -> Result<Rule, PlanError> {
-    match setup.policy.filter(|_| !setup.routed) {
-        None | Some(PolicyKind::PinnedRing) => {
-            let greedy = plans(models, board, budget, scratch, |_| 0);
-            let plans = greedy.or_else(|error| match error {
-                // The first took all: the others' least is kept for them.
-                PlanError::TooSmall { .. } if models.len() > 1 => {
-                    plans(models, board, budget, scratch, |items| {
-                        let bytes = items.iter().map(Item::bytes).sum();
-                        smallest(bytes, |b| alone(items, board, b, 0).is_ok())
-                    })
-                }
-                error => Err(error),
-            });
-            let evicts = setup.routed.then(|| setup.policy.unwrap_or(PolicyKind::Lfu));
-            plans.map(|plans| Rule::Planned(plans, evicts))
-        }
-        Some(kind) => {
-            let limit = budget.min(board.window).saturating_sub(scratch);
-            let most = models.iter().flat_map(|items| items.iter()).map(Item::bytes).max();
-            let need = most.ok_or(PlanError::Empty)?;
-            if need > limit {
-                let budget = need.saturating_add(scratch);
-                return Err(PlanError::TooSmall { have: limit, slots: 1, need, budget });
-            }
-            Ok(Rule::Evicting(kind, limit))
-        }
+/// The device as a board whose memory is the budget.
+fn board(device: &Device, setup: &Setup) -> Board {
+    let rk3588 = Board::rk3588(device.node(), u64::MAX);
+    Board {
+        reserve: 0,
+        headroom: 0,
+        domain_bytes: setup.domain_bytes,
+        domains: device.capabilities().domains.count() as u8,
+        rows: setup.rows.max(1),
+        budget: Some(setup.budget),
+        ..rk3588
     }
-}
-
-/// The smallest budget with which these models can be placed.
-fn least(models: &[&[Item]], board: &Board, scratch: u64, setup: &Setup) -> u64 {
-    let bytes = models.iter().flat_map(|items| items.iter()).map(Item::bytes).sum::<u64>();
-    // More domains than one take scratch in each; what works in one needs it once.
-    smallest(bytes.saturating_add(scratch), |budget| {
-        place(models, board, budget, scratch, setup).is_ok()
-    })
-}
-
-fn alone(items: &[Item], board: &Board, ram: u64, scratch: u64) -> Result<Plan, PlanError> {
-    Plan::with_scratch("", items, &Board { ram, ..board.clone() }, scratch)
-}
-
-/// A plan for each model, one after the other; `least` bytes are kept for each of those that follow.
-fn plans(
-    models: &[&[Item]],
-    board: &Board,
-    budget: u64,
-    scratch: u64,
-    least: impl Fn(&[Item]) -> u64,
-) -> Result<Vec<Plan>, PlanError> {
-    let mut plans: Vec<Plan> = Vec::with_capacity(models.len());
-    for (i, items) in models.iter().enumerate() {
-        let weights = |plan: &Plan| plan.limits().total;
-        let taken: u64 = plans.iter().map(weights).sum();
-        // A plan counts scratch in each of its own domains; those of earlier plans beyond its first
-        // are counted here.
-        let domains = plans.iter().map(|plan| plan.domains.len()).max().unwrap_or(1) as u64;
-        let elsewhere = scratch.saturating_mul(domains - 1);
-        let kept: u64 = models[i + 1..].iter().map(|items| least(items)).sum();
-        let ram = budget.saturating_sub(taken + elsewhere + kept);
-        let fullest = (0..domains as usize)
-            .map(|d| plans.iter().filter_map(|p| p.limits().domains.get(d).copied()).sum::<u64>());
-        let window = board.window.saturating_sub(fullest.max().unwrap_or(0));
-        plans.push(alone(items, &Board { window, ..board.clone() }, ram, scratch)?);
-    }
-    Ok(plans)
-}
-
-/// The smallest number of whole pages up to `most` for which `works`, in bytes.
-fn smallest(most: u64, works: impl Fn(u64) -> bool) -> u64 {
-    let page = rknpu_sys::layout::PAGE;
-    let (mut low, mut high) = (0, most.div_ceil(page));
-    while low < high {
-        let middle = low + (high - low) / 2;
-        if works(middle * page) { high = middle } else { low = middle + 1 }
-    }
-    high * page
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
     use rknpu::{Layout, Precision};
+
+    use super::*;
 
     fn models() -> impl Strategy<Value = Vec<Vec<Item>>> {
         let weight = (1u32..40, 1u32..40, 0u32..4, any::<bool>());
@@ -273,34 +191,69 @@ mod tests {
         prop_oneof![3 => Just(None), 1 => Just(Some(PolicyKind::Lru))]
     }
 
+    /// What decides, for models on a board: what [`Placement::new`] does on a device.
+    fn place(
+        models: &[Vec<Item>],
+        board: &Board,
+        policy: Option<PolicyKind>,
+    ) -> Result<u32, PlanError> {
+        let models: Vec<(&str, &[Item])> = models.iter().map(|items| ("", &items[..])).collect();
+        match policy {
+            None => Plan::several(&models, board).map(|plans| plans[0].rows),
+            Some(_) => {
+                let items: Vec<Item> = models.iter().flat_map(|m| m.1.iter().cloned()).collect();
+                fit(board, &items, |total, rows, scratch| {
+                    let bytes = total.min(board.domain_bytes).saturating_sub(scratch);
+                    (items.iter().map(Item::bytes).max()? <= bytes).then_some(rows)
+                })
+            }
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(256))]
 
         /// The budget that an error names works, and so does a larger one; a page less does not.
         #[test]
         fn the_smallest_budget_named_is_the_smallest(
-            models in models(), rows in 1u32..300, one_window: bool, policy in policies(),
+            models in models(), rows in 1u32..300, one_domain: bool, policy in policies(),
             more in 0u64..200,
         ) {
-            let device = Device::simulated(Default::default()).unwrap();
-            let models: Vec<&[Item]> = models.iter().map(Vec::as_slice).collect();
-            let all: Vec<Item> = models.iter().flat_map(|items| items.iter().cloned()).collect();
-            let setup = Setup { rows, policy, ..Setup::new(0) };
-            let window = setup.window;
-            let board = Board {
-                reserve: 0,
-                window,
-                headroom: 0,
-                domains: if one_window { 1 } else { device.capabilities().domains.count() as u8 },
-                ..Board::rk3588("", 0)
+            let with = |budget| Board {
+                domains: if one_domain { 1 } else { 16 },
+                rows,
+                ..Board { budget: Some(budget), ..Board::rk3588("", 64 << 30) }
             };
-            let scratch = Board { rows: 1, ..board.clone() }.scratch(&all);
-            let works = |budget| place(&models, &board, budget, scratch, &setup);
-            let named = least(&models, &board, scratch, &setup);
-            prop_assert!(works(named).is_ok(), "{named} does not: {:?}", works(named));
-            prop_assert!(works(named.saturating_sub(4096)).is_err(), "{named} is not the least");
-            let larger = named + more * 4096;
-            prop_assert!(works(larger).is_ok(), "{named} does, {larger} not: {:?}", works(larger));
+            let works = |budget| place(&models, &with(budget), policy);
+            let Err(PlanError::Budget { smallest, scratch, .. }) = works(4096) else {
+                return Err(TestCaseError::fail("4096 bytes are enough"));
+            };
+            let items: Vec<Item> = models.iter().flatten().cloned().collect();
+            prop_assert_eq!(scratch, Board::scratch(&items, 1));
+            prop_assert!(works(smallest).is_ok(), "{smallest} does not");
+            prop_assert!(works(smallest - 4096).is_err(), "{smallest} is not the least");
+            let larger = smallest + more * 4096;
+            prop_assert!(works(larger).is_ok(), "{smallest} does, {larger} not");
+        }
+
+        /// What `ork plan` says of a board and what is done on a device like it are one.
+        #[test]
+        fn a_device_takes_the_budgets_that_a_plan_of_its_board_does(
+            model in models(), rows in 1u32..300, budget in 0u64..1 << 22,
+        ) {
+            let device = Device::simulated(Default::default()).unwrap();
+            let setup = Setup { rows, ..Setup::new(budget) };
+            let known = Board { rows, budget: Some(budget), ..Board::rk3588("", 64 << 30) };
+            let on_device = board(&device, &setup);
+            let planned = Plan::new("", &model[0], &known);
+            let done = Plan::new("", &model[0], &on_device);
+            match (planned, done) {
+                (Ok(planned), Ok(done)) => prop_assert_eq!(
+                    (planned.rows, planned.places, planned.cost),
+                    (done.rows, done.places, done.cost)
+                ),
+                (planned, done) => prop_assert_eq!(planned.err(), done.err()),
+            }
         }
     }
 }

@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn a_plan_runs_and_loads_what_it_said() {
         let items = layers(&[64, 32, 64, 96, 64, 64, 32, 64, 64, 96, 64, 64]);
-        let plan = Plan::new("mixed", &items, &Board::single_window(500 << 10)).unwrap();
+        let plan = Plan::new("mixed", &items, &Board::single_domain(500 << 10)).unwrap();
         assert_eq!(plan.mode, Mode::Mixed);
         assert!(plan.limits().total <= plan.device_bytes());
         let device = Fake::new(plan.limits().total);
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn ids_of_a_second_model_begin_where_the_first_ended() {
         let items = layers(&[1024; 16]);
-        let plan = Plan::new("16 MiB", &items, &Board::single_window(8 << 20)).unwrap();
+        let plan = Plan::new("16 MiB", &items, &Board::single_domain(8 << 20)).unwrap();
         assert_eq!(plan.limits().total, 8 << 20); // four weights that stay, and four slots
         let placed = plan.place(&items, WeightId(100), &[ClassId(0)]);
         assert_eq!((placed.parts.len(), placed.streamed.len()), (16, 12));

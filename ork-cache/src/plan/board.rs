@@ -10,7 +10,7 @@ use super::item::Item;
 /// ```
 /// use ork_cache::plan::Board;
 ///
-/// // A board of yours: 8 GiB, 2 GiB of them for the system, one window.
+/// // A board of yours: 8 GiB, 2 GiB of them for the system, one domain.
 /// let board = Board { reserve: 2 << 30, domains: 1, ..Board::rk3588("mine", 8 << 30) };
 /// assert_eq!(board.left(), 6 << 30);
 /// ```
@@ -23,7 +23,7 @@ pub struct Board {
     /// What the system, the program and the key-value cache keep of it.
     pub reserve: u64,
     /// What one domain can map.
-    pub window: u64,
+    pub domain_bytes: u64,
     /// What stays unmapped in every domain: holes of the address allocator, and what the caller
     /// maps beside weights and scratch.
     pub headroom: u64,
@@ -31,10 +31,10 @@ pub struct Board {
     pub domains: u8,
     /// NPU cores.
     pub cores: u8,
-    /// Rows of the largest batch: scratch buffers are made for it.
+    /// Rows of the largest batch, which is multiplied in blocks of fewer rows where memory is short.
     pub rows: u32,
     /// Upper bound for all device memory of the plan, scratch included; `None`: what RAM and
-    /// windows allow.
+    /// domains allow.
     pub budget: Option<u64>,
 }
 
@@ -49,7 +49,7 @@ impl Board {
     pub const KNOWN: [&'static str; 4] = ["rk3588-4g", "rk3588-8g", "rk3588-16g", "rk3588-32g"];
 
     /// An RK3588 with `ram` bytes: 16 domains of 3900 MiB (beyond that allocations were seen to
-    /// fail on boards, though the window is 4 GiB), three cores, batches of 256 rows, 1.5 GiB for
+    /// fail on boards, though a domain has 4 GiB), three cores, batches of 256 rows, 1.5 GiB for
     /// system and key-value cache.
     ///
     /// ```
@@ -63,7 +63,7 @@ impl Board {
             name: name.into(),
             ram,
             reserve: 3 << 29,
-            window: 3900 << 20,
+            domain_bytes: 3900 << 20,
             headroom: 64 << 20,
             domains: 16,
             cores: 3,
@@ -99,18 +99,18 @@ impl Board {
     ///
     /// let layout = Layout::new(1024, 1024, Precision::Int8)?;
     /// let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
-    /// let plan = Plan::new("16 MiB", &items, &Board::single_window(8 << 20))?;
+    /// let plan = Plan::new("16 MiB", &items, &Board::single_domain(8 << 20))?;
     /// // Room for 8 of 16 weights, 4 of them slots: 4 stay, 12 are loaded in every pass.
     /// assert_eq!(plan.cost.loads_per_pass, 12);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn single_window(budget: u64) -> Board {
+    pub fn single_domain(budget: u64) -> Board {
         Board {
-            name: "one window".into(),
+            name: "one domain".into(),
             reserve: 0,
             ram: u64::MAX,
             budget: Some(budget),
-            window: budget,
+            domain_bytes: u64::MAX,
             headroom: 0,
             domains: 1,
             rows: 0,
@@ -138,16 +138,21 @@ impl Board {
         u32::from(self.cores) + 1
     }
 
-    /// Bytes of scratch in each domain for the given weights: what an [`rknpu::Matmul`] keeps for
-    /// each precision that occurs, for the largest K and N of it.
-    pub(crate) fn scratch(&self, items: &[Item]) -> u64 {
-        if self.rows == 0 {
+    /// Bytes of all device memory at most.
+    pub(crate) fn total(&self) -> u64 {
+        self.left().min(self.budget.unwrap_or(u64::MAX))
+    }
+
+    /// Bytes of scratch in each domain for blocks of `rows` rows: what an [`rknpu::Matmul`] keeps for each
+    /// precision that occurs, for the largest K and N of it.
+    pub(crate) fn scratch(items: &[Item], rows: u32) -> u64 {
+        if rows == 0 {
             return 0;
         }
         let of = |precision| {
             let these = || items.iter().map(|i| &i.layout).filter(|l| l.precision() == precision);
             let k = these().map(Layout::k).max()?.min(rknpu::limits::K);
-            let limits = MatmulLimits { rows: self.rows, k, n: these().map(Layout::n).max()? };
+            let limits = MatmulLimits { rows, k, n: these().map(Layout::n).max()? };
             limits.scratch_bytes(precision).ok()
         };
         [Precision::Int8, Precision::Int4, Precision::Fp16].into_iter().filter_map(of).sum()

@@ -1,10 +1,12 @@
 //! Weights that are all used in every pass.
 
+use rknpu_sys::layout::PAGE;
+
 use super::fill::keep;
-use super::{Class, Item, Layout, Place, PlanError, Room, groups};
+use super::{Class, Item, Layout, Place, Room, groups};
 use crate::ids::{ClassId, DomainId};
 
-/// Everything resident, if RAM and windows hold it: the fewest domains, evenly filled.
+/// Everything resident, if RAM and domains hold it: the fewest domains, evenly filled.
 pub(super) fn resident(items: &[Item], room: &Room) -> Option<Layout> {
     let groups = groups(items);
     let sizes: Vec<u64> =
@@ -56,18 +58,15 @@ pub(super) fn balance(sizes: &[u64], domains: u64, limit: u64) -> Vec<usize> {
 
 /// A part pinned, the rest through a ring in the last domain. The domains before it hold whole
 /// layers from the start of the pass; in the last one pinned and streamed weights alternate.
-pub(super) fn mixed(items: &[Item], room: &Room) -> Result<Layout, PlanError> {
-    let best = (1..=u64::from(room.domains))
-        .filter_map(|d| mixed_in(items, room, d).ok())
-        .min_by_key(|(streamed, layout)| (*streamed, layout.domains.len()));
-    match best {
-        Some((_, layout)) => Ok(layout),
-        None => mixed_in(items, room, 1).map(|(_, layout)| layout),
-    }
+pub(super) fn mixed(items: &[Item], room: &Room) -> Option<Layout> {
+    (1..=u64::from(room.domains))
+        .filter_map(|domains| mixed_in(items, room, domains))
+        .min_by_key(|(streamed, layout)| (*streamed, layout.domains.len()))
+        .map(|(_, layout)| layout)
 }
 
 /// The layout over exactly `domains` domains and the bytes it streams.
-fn mixed_in(items: &[Item], room: &Room, domains: u64) -> Result<(u64, Layout), PlanError> {
+fn mixed_in(items: &[Item], room: &Room, domains: u64) -> Option<(u64, Layout)> {
     let last = (domains - 1) as usize;
     let mut shares = vec![room.share(); domains as usize];
     let mut places = Vec::with_capacity(items.len());
@@ -87,7 +86,7 @@ fn mixed_in(items: &[Item], room: &Room, domains: u64) -> Result<(u64, Layout), 
     }
     if shares[..last].iter().any(|s| s.pinned == 0) {
         // Fewer domains do the same.
-        return Err(room.too_small(left, 0, 0));
+        return None;
     }
     let rest: Vec<&Item> = items[places.len()..].iter().collect();
     let ring = Ring::choose(&rest, left.min(room.per_domain), room)?;
@@ -100,7 +99,7 @@ fn mixed_in(items: &[Item], room: &Room, domains: u64) -> Result<(u64, Layout), 
     }));
     let class = Class { domain: id, slot: ring.slot, slots: room.ring };
     let streamed = rest.iter().map(|i| i.bytes()).sum::<u64>() - ring.kept_bytes;
-    Ok((streamed, Layout { domains: shares, classes: vec![class], places }))
+    Some((streamed, Layout { domains: shares, classes: vec![class], places }))
 }
 
 /// What stays and what goes through a ring in one domain.
@@ -119,8 +118,8 @@ impl Ring {
     ///
     /// A slot holds a whole weight of a layer; whatever is larger must stay. Only weights without
     /// a layer, above all the output head, go through in parts; when the room is so small that no
-    /// such choice exists, all do.
-    pub(super) fn choose(items: &[&Item], left: u64, room: &Room) -> Result<Ring, PlanError> {
+    /// such choice exists, all do. `None` when not even a tile of columns fits a slot.
+    pub(super) fn choose(items: &[&Item], left: u64, room: &Room) -> Option<Ring> {
         let slots = u64::from(room.ring);
         let mut sizes: Vec<u64> = {
             let of_layers = items.iter().filter(|i| i.layer.is_some()).map(|i| i.bytes());
@@ -136,15 +135,11 @@ impl Ring {
         let best = tried
             .filter_map(|&slot| Ring::with_slot(items, left, slot, room))
             .max_by_key(|ring| (ring.kept_bytes, u64::MAX - ring.slot));
-        if let Some(ring) = best {
-            return Ok(ring);
-        }
-        let page = rknpu_sys::layout::PAGE;
-        let (slot, least) = (left / slots / page * page, least_slot(items));
-        let too_small = || room.too_small(left, room.ring, least);
-        let parts = items.iter().map(|i| i.parts(slot).map(|p| Some(p.count())));
-        let parts: Option<Vec<_>> = parts.collect();
-        Ok(Ring { slot, kept_bytes: 0, parts: parts.ok_or_else(too_small)? })
+        best.or_else(|| {
+            let slot = left / slots / PAGE * PAGE;
+            let parts = items.iter().map(|i| i.parts(slot).map(|p| Some(p.count())));
+            Some(Ring { slot, kept_bytes: 0, parts: parts.collect::<Option<_>>()? })
+        })
     }
 
     fn with_slot(items: &[&Item], left: u64, slot: u64, room: &Room) -> Option<Ring> {
@@ -171,7 +166,7 @@ pub(super) fn least_slot(items: &[&Item]) -> u64 {
     let tile = |i: &&Item| {
         let p = i.layout.precision();
         let column = rknpu_sys::layout::Layout::new(i.layout.k(), p.tile_width(), p);
-        column.map_or(i.bytes(), |l| l.bytes().next_multiple_of(rknpu_sys::layout::PAGE))
+        column.map_or(i.bytes(), |l| l.bytes().next_multiple_of(PAGE))
     };
     items.iter().map(tile).max().unwrap_or(0)
 }

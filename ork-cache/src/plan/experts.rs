@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::dense::{Ring, balance, least_slot};
-use super::{Class, Item, Layout, Place, PlanError, Room, groups};
+use super::{Class, Item, Layout, Place, Room, groups};
 use crate::ids::{ClassId, DomainId};
 
 /// What every token needs stays, as far as it fits beside a ring of the smallest slots for
 /// experts, and is streamed where it does not; each domain's experts go through slots in that
 /// domain, as many as the room holds, one class for each size of expert.
-pub(super) fn place(items: &[Item], room: &Room) -> Result<Layout, PlanError> {
+pub(super) fn place(items: &[Item], room: &Room) -> Option<Layout> {
     // All the room is worth using: more slots, more hits.
     let most = (1..=u64::from(room.domains)).max_by_key(|&d| (room.in_domains(d), u64::MAX - d));
     let groups = groups(items);
@@ -31,7 +31,7 @@ pub(super) fn place(items: &[Item], room: &Room) -> Result<Layout, PlanError> {
             place_domain(&mut layout, domain, &items[first..end], each, room)?;
         }
     }
-    Ok(layout)
+    Some(layout)
 }
 
 fn place_domain(
@@ -40,7 +40,7 @@ fn place_domain(
     items: &[Item],
     each: u64,
     room: &Room,
-) -> Result<(), PlanError> {
+) -> Option<()> {
     let id = DomainId(domain as u8);
     let (dense, experts): (Vec<&Item>, Vec<&Item>) = items.iter().partition(|i| i.expert.is_none());
     let bytes: u64 = dense.iter().map(|i| i.bytes()).sum();
@@ -51,7 +51,7 @@ fn place_domain(
         ClassId(layout.classes.len() as u32 - 1)
     };
     // Places of the dense weights: all stay, or some go through a ring of their own.
-    let dense_left = each.checked_sub(least).ok_or_else(|| room.too_small(each, 1, least))?;
+    let dense_left = each.checked_sub(least)?;
     let dense_places: Vec<Place> = if bytes <= dense_left {
         layout.domains[domain].pinned = bytes;
         vec![Place::Pinned(id); dense.len()]
@@ -73,15 +73,11 @@ fn place_domain(
         let expert = item.expert.and_then(|_| classes.iter().find(|c| c.0 == item.bytes()));
         let place = match expert {
             None => dense_places.next().unwrap_or(Place::Pinned(id)),
-            Some(&(_, slot, class)) => {
-                let parts = item.parts(slot).map(|p| p.count());
-                let too_small = || room.too_small(each, room.ring, least_slot(&[item]));
-                Place::Slot(class, parts.ok_or_else(too_small)?)
-            }
+            Some(&(_, slot, class)) => Place::Slot(class, item.parts(slot)?.count()),
         };
         layout.places.push(place);
     }
-    Ok(())
+    Some(())
 }
 
 /// Bytes of a ring for each size of expert.
@@ -92,7 +88,7 @@ fn least_classes(experts: &[&Item], room: &Room) -> u64 {
 
 /// Bytes of the expert, bytes of its slot, slots: `left` shared out among the sizes of experts in
 /// proportion to their bytes; none gets fewer slots than a ring, or more than it has experts.
-fn slots(experts: &[&Item], left: u64, room: &Room) -> Result<Vec<(u64, u64, u32)>, PlanError> {
+fn slots(experts: &[&Item], left: u64, room: &Room) -> Option<Vec<(u64, u64, u32)>> {
     let mut sizes: BTreeMap<u64, u32> = BTreeMap::new();
     for item in experts {
         *sizes.entry(item.bytes()).or_default() += 1;
@@ -107,10 +103,10 @@ fn slots(experts: &[&Item], left: u64, room: &Room) -> Result<Vec<(u64, u64, u32
         // An expert larger than its part of the share goes through in parts.
         let slot = bytes.min(share / u64::from(room.ring) / page * page);
         if slot < least {
-            return Err(room.too_small(left, room.ring, least));
+            return None;
         }
         let most = if slot == bytes { n.max(room.ring) } else { room.ring };
         result.push((bytes, slot, (share / slot).min(most.into()) as u32));
     }
-    Ok(result)
+    Some(result)
 }

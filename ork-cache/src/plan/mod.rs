@@ -22,15 +22,19 @@
 
 mod apply;
 mod board;
+mod budget;
 mod cost;
 mod dense;
 mod experts;
 mod fill;
 mod item;
+mod several;
 mod show;
 
 pub use apply::{Part, Placed};
 pub use board::Board;
+pub use budget::PlanError;
+pub(crate) use budget::fit;
 pub use cost::Cost;
 pub use item::{Experts, Item, Parts, Shape, ShapeError};
 
@@ -45,12 +49,12 @@ use crate::ids::{ClassId, DomainId};
 /// # use rknpu_sys::layout::{Layout, Precision};
 /// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
 /// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
-/// # let plan = Plan::new("16 MiB", &items, &Board::single_window(8 << 20))?;
+/// # let plan = Plan::new("16 MiB", &items, &Board::single_domain(8 << 20))?;
 /// use ork_cache::plan::Mode;
 ///
 /// assert_eq!(plan.mode, Mode::Mixed);
-/// assert_eq!(Plan::new("16 MiB", &items, &Board::single_window(16 << 20))?.mode, Mode::Resident);
-/// assert_eq!(Plan::new("16 MiB", &items, &Board::single_window(4 << 20))?.mode, Mode::Stream);
+/// assert_eq!(Plan::new("16 MiB", &items, &Board::single_domain(16 << 20))?.mode, Mode::Resident);
+/// assert_eq!(Plan::new("16 MiB", &items, &Board::single_domain(4 << 20))?.mode, Mode::Stream);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,7 +75,7 @@ pub enum Mode {
 /// # use rknpu_sys::layout::{Layout, Precision};
 /// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
 /// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
-/// # let plan = Plan::new("16 MiB", &items, &Board::single_window(8 << 20))?;
+/// # let plan = Plan::new("16 MiB", &items, &Board::single_domain(8 << 20))?;
 /// let pinned = plan.places.iter().filter(|place| matches!(place, Place::Pinned(_)));
 /// assert_eq!(pinned.count(), 4);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -92,7 +96,7 @@ pub enum Place {
 /// # use rknpu_sys::layout::{Layout, Precision};
 /// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
 /// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
-/// # let plan = Plan::new("16 MiB", &items, &Board::single_window(8 << 20))?;
+/// # let plan = Plan::new("16 MiB", &items, &Board::single_domain(8 << 20))?;
 /// let ring = plan.classes[0];
 /// assert_eq!((ring.slots, ring.slot), (4, 1 << 20)); // three cores and one to fill
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -114,7 +118,7 @@ pub struct Class {
 /// # use rknpu_sys::layout::{Layout, Precision};
 /// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
 /// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
-/// # let plan = Plan::new("16 MiB", &items, &Board::single_window(8 << 20))?;
+/// # let plan = Plan::new("16 MiB", &items, &Board::single_domain(8 << 20))?;
 /// let share = plan.domains[0];
 /// assert_eq!((share.pinned, share.slots), (4 << 20, 4 << 20));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -138,7 +142,7 @@ pub struct Share {
 /// # use rknpu_sys::layout::{Layout, Precision};
 /// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
 /// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
-/// # let plan = Plan::new("16 MiB", &items, &Board::single_window(8 << 20))?;
+/// # let plan = Plan::new("16 MiB", &items, &Board::single_domain(8 << 20))?;
 /// let text = serde_json::to_string(&plan)?;
 /// assert_eq!(serde_json::from_str::<Plan>(&text)?, plan);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -151,6 +155,8 @@ pub struct Plan {
     pub bytes: u64,
     /// The board.
     pub board: Board,
+    /// Rows of a block: those of the board's largest batch, or fewer where memory is short.
+    pub rows: u32,
     /// How the model runs.
     pub mode: Mode,
     /// What each used domain holds, in the order of a pass.
@@ -161,58 +167,6 @@ pub struct Plan {
     pub places: Vec<Place>,
     /// What a pass costs.
     pub cost: Cost,
-}
-
-/// Why there is no plan.
-///
-/// ```
-/// # use ork_cache::plan::{Board, Item, Place, Plan};
-/// # use rknpu_sys::layout::{Layout, Precision};
-/// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
-/// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
-/// # let plan = Plan::new("16 MiB", &items, &Board::single_window(8 << 20))?;
-/// use ork_cache::plan::PlanError;
-///
-/// let error = Plan::new("16 MiB", &items, &Board::single_window(1 << 16)).unwrap_err();
-/// let PlanError::TooSmall { budget, .. } = error else { panic!("{error}") };
-/// assert!(Plan::new("16 MiB", &items, &Board::single_window(budget)).is_ok());
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PlanError {
-    /// No weights.
-    #[error("there is no weight to plan")]
-    Empty,
-    /// More bytes than any machine has.
-    #[error("the weights take more than {} bytes", Plan::MOST_BYTES)]
-    TooLarge,
-    /// The room does not even hold the slots through which everything would have to go.
-    #[error(
-        "{have} bytes for weights are not enough: {slots} slots need {need} bytes; raise the budget to at least {budget} bytes"
-    )]
-    TooSmall {
-        /// Room for weights, after scratch and headroom.
-        have: u64,
-        /// Slots that are needed.
-        slots: u32,
-        /// Bytes they need at the smallest.
-        need: u64,
-        /// Smallest total that works on this board, scratch included.
-        budget: u64,
-    },
-    /// As `TooSmall`, and no budget helps: it is the board's memory that is short.
-    #[error(
-        "a board with {ram} bytes of memory, {reserve} of them for the system, is too small: weights and scratch need {need} bytes at the least"
-    )]
-    Memory {
-        /// Memory of the board.
-        ram: u64,
-        /// What the system keeps.
-        reserve: u64,
-        /// Bytes that the smallest plan takes.
-        need: u64,
-    },
 }
 
 impl Plan {
@@ -226,7 +180,7 @@ impl Plan {
     /// # use rknpu_sys::layout::{Layout, Precision};
     /// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
     /// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
-    /// # let plan = Plan::new("16 MiB", &items, &Board::single_window(8 << 20))?;
+    /// # let plan = Plan::new("16 MiB", &items, &Board::single_domain(8 << 20))?;
     /// // One weight in four stays: what is streamed is spread evenly between.
     /// let stay: Vec<usize> = (0..16).filter(|&i| matches!(plan.places[i], Place::Pinned(_))).collect();
     /// assert_eq!(stay.len(), 4);
@@ -235,37 +189,22 @@ impl Plan {
     /// ```
     ///
     /// # Errors
-    /// No weights, or a budget or a board whose memory does not hold the smallest set of slots.
+    /// No weights, or a budget or a board whose memory does not hold the smallest set of slots beside the
+    /// scratch of one row.
     pub fn new(model: &str, items: &[Item], board: &Board) -> Result<Plan, PlanError> {
-        let plan = Plan::with_scratch(model, items, board, board.scratch(items));
-        plan.map_err(|error| match error {
-            PlanError::TooSmall { budget: need, .. } if need > board.left() => {
-                PlanError::Memory { ram: board.ram, reserve: board.reserve, need }
-            }
-            error => error,
-        })
+        let mut plans = Plan::several(&[(model, items)], board)?;
+        plans.pop().ok_or(PlanError::Empty)
     }
 
-    /// The same with `scratch` bytes in each domain, whatever the board's rows: models that share
-    /// domains share the scratch.
-    pub(crate) fn with_scratch(
-        model: &str,
-        items: &[Item],
-        board: &Board,
-        scratch: u64,
-    ) -> Result<Plan, PlanError> {
-        if items.is_empty() {
-            return Err(PlanError::Empty);
-        }
-        let sum = items.iter().try_fold(0u64, |sum, item| sum.checked_add(item.bytes()));
-        let bytes = sum.filter(|&sum| sum <= Plan::MOST_BYTES).ok_or(PlanError::TooLarge)?;
-        let room = Room::of(board, scratch);
-        let layout = if let Some(layout) = dense::resident(items, &room) {
+    /// The plan in a room that may be smaller than the board; `None` when it does not hold the smallest
+    /// set of slots.
+    fn in_room(model: &str, items: &[Item], board: &Board, rows: u32, room: &Room) -> Option<Plan> {
+        let layout = if let Some(layout) = dense::resident(items, room) {
             layout
         } else if items.iter().any(|i| i.expert.is_some()) {
-            experts::place(items, &room)?
+            experts::place(items, room)?
         } else {
-            dense::mixed(items, &room)?
+            dense::mixed(items, room)?
         };
         let Layout { domains, classes, places } = layout;
         let any = |pinned| places.iter().any(|p| matches!(p, Place::Pinned(_)) == pinned);
@@ -276,7 +215,8 @@ impl Plan {
         };
         let cost = Cost::of(items, &domains, &classes, &places, room.ring);
         let (model, board) = (model.to_owned(), board.clone());
-        Ok(Plan { model, bytes, board, mode, domains, classes, places, cost })
+        let bytes = items.iter().map(Item::bytes).sum();
+        Some(Plan { model, bytes, board, rows, mode, domains, classes, places, cost })
     }
 
     /// Bytes of device memory: weights, slots and scratch.
@@ -334,10 +274,10 @@ struct Room {
 }
 
 impl Room {
-    fn of(board: &Board, scratch: u64) -> Room {
-        let total = board.left().min(board.budget.unwrap_or(u64::MAX));
+    /// All of a board, or less: `total` bytes over all domains, `domain_bytes` in each.
+    fn of(board: &Board, total: u64, domain_bytes: u64, scratch: u64) -> Room {
         Room {
-            per_domain: board.window.saturating_sub(board.headroom.saturating_add(scratch)),
+            per_domain: domain_bytes.saturating_sub(board.headroom.saturating_add(scratch)),
             total,
             scratch,
             headroom: board.headroom,
@@ -354,11 +294,6 @@ impl Room {
 
     fn share(&self) -> Share {
         Share { pinned: 0, slots: 0, scratch: self.scratch, headroom: self.headroom }
-    }
-
-    fn too_small(&self, have: u64, slots: u32, slot: u64) -> PlanError {
-        let need = slot.saturating_mul(slots.into());
-        PlanError::TooSmall { have, slots, need, budget: need.saturating_add(self.scratch) }
     }
 }
 

@@ -57,6 +57,13 @@ impl fmt::Display for Plan {
                 Size(self.board.ram)
             )?;
         }
+        if self.rows < self.board.rows {
+            writeln!(
+                f,
+                "  the budget is small: batches of {} rows are multiplied {} rows at a time",
+                self.board.rows, self.rows
+            )?;
+        }
         let c = &self.cost;
         write!(f, "  a pass loads {} weights ({})", c.weights_per_pass, Size(c.bytes_per_pass))?;
         if c.loads_per_pass > c.weights_per_pass {

@@ -39,7 +39,11 @@ pub(super) fn run(args: &PlanArgs, report: Report) -> Result<()> {
             ..board
         };
         let plan = Plan::new(&name, &items, &board);
-        plans.push(plan.map_err(|e| Error::Usage(format!("{name} on {}: {e}", board.name)))?);
+        plans.push(
+            plan.map_err(|e| {
+                Error::Usage(format!("{name} on {}: {}", board.name, Error::from(e)))
+            })?,
+        );
     }
     if let Some(path) = &args.html {
         write_bytes(path, page(&name, &items, &plans).as_bytes())?;
@@ -124,7 +128,7 @@ fn residency(items: &[Item], plan: &Plan) -> Vec<html::Domain> {
         .domains
         .iter()
         .map(|share| html::Domain {
-            capacity: plan.board.window,
+            capacity: plan.board.domain_bytes,
             pinned: share.pinned,
             slots: share.slots,
             scratch: share.scratch,

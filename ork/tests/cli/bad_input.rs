@@ -91,6 +91,27 @@ fn a_budget_that_cannot_work_says_which_does() {
 }
 
 #[test]
+fn a_budget_that_plan_refuses_does_not_run_and_the_other_way_round() {
+    let (_folder, _model, pack) = pack();
+    let run = |command: &[&str], rows: &str, budget: &str| {
+        ork(&[command, &[text(&pack), "--rows", rows, "--budget", budget]].concat()).assert()
+    };
+    let (plan, bench) = (&["plan"][..], &["bench", "--device", "sim"][..]);
+    for rows in ["1", "256"] {
+        let refused = run(plan, rows, "4096").code(2);
+        let error = String::from_utf8(refused.get_output().stderr.clone()).unwrap();
+        let least = error.split_once(" bytes) is the least").unwrap().0;
+        let least: u64 = least.rsplit_once('(').unwrap().1.parse().unwrap();
+        for command in [plan, bench] {
+            run(command, rows, &least.to_string()).success();
+            let refused = run(command, rows, &(least - 4096).to_string()).code(2);
+            let error = String::from_utf8(refused.get_output().stderr.clone()).unwrap();
+            assert!(error.contains(&least.to_string()), "{error}");
+        }
+    }
+}
+
+#[test]
 fn settings_that_mean_nothing() {
     let (_folder, _model, pack) = pack();
     for (name, value) in [
