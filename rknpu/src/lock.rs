@@ -205,36 +205,33 @@ mod tests {
         drop(lock);
     }
 
-    /// Two names of one node, and the number of its device: made with `mknod` where that is allowed.
-    fn two_names(folder: &Path) -> (PathBuf, PathBuf, String) {
-        let names = [folder.join("card1"), folder.join("platform-fdab0000.npu-card")];
-        let null = rustix::fs::makedev(1, 3);
-        let made = names.each_ref().map(|name| {
-            let mode = Mode::from_raw_mode(0o666);
-            mknodat(CWD, name, FileType::CharacterDevice, mode, null).is_ok()
-                && File::open(name).is_ok()
-        });
-        if made != [true; 2] {
-            let _ = names.each_ref().map(fs::remove_file);
-            symlink("/dev/null", &names[0]).unwrap();
-            symlink(&names[0], &names[1]).unwrap();
+    /// A name for the device of `system`'s number: by `mknod` where that is allowed.
+    fn name_of(folder: &Path, name: &str, system: &str) -> PathBuf {
+        let (path, mode) = (folder.join(name), Mode::from_raw_mode(0o666));
+        let number = rustix::fs::stat(system).unwrap().st_rdev;
+        let made = mknodat(CWD, &path, FileType::CharacterDevice, mode, number);
+        if made.is_err() || File::open(&path).is_err() {
+            let _ = fs::remove_file(&path);
+            symlink(system, &path).unwrap();
         }
-        let [a, b] = names;
-        (a, b, "1:3".to_owned())
+        path
     }
 
     #[test]
     fn two_processes_meet_the_lock_by_any_name() {
         let folder = tempfile::tempdir().unwrap();
-        let (one, other, number) = two_names(folder.path());
-        // As sysfs has it: the node's directory links to the device's.
-        let (root, npu) = (folder.path().join("char"), folder.path().join("fdab0000.npu"));
-        fs::create_dir_all(root.join(number)).unwrap();
-        fs::create_dir(&npu).unwrap();
-        symlink(&npu, root.join("1:3/device")).unwrap();
-        let render = root.join("1:5");
-        fs::create_dir(&render).unwrap();
-        symlink(&npu, render.join("device")).unwrap();
+        let name = |name, system| name_of(folder.path(), name, system);
+        let one = name("card1", "/dev/null");
+        let other = name("platform-fdab0000.npu-card", "/dev/null");
+        let (render, another) = (name("renderD129", "/dev/zero"), name("card0", "/dev/full"));
+        // As sysfs has it: each node's directory links to its device's.
+        let root = folder.path().join("char");
+        for (number, device) in [("1:3", "npu"), ("1:5", "npu"), ("1:7", "gpu")] {
+            let device = folder.path().join(device);
+            fs::create_dir_all(&device).unwrap();
+            fs::create_dir_all(root.join(number)).unwrap();
+            symlink(&device, root.join(number).join("device")).unwrap();
+        }
 
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "lock::tests::child", "--nocapture"])
@@ -248,14 +245,15 @@ mod tests {
         assert!(lines.any(|line| line.unwrap() == "locked"));
 
         // Another name of the node, and another node of the same device.
-        for node in [&other, Path::new("/dev/zero")] {
+        for node in [&other, &render] {
             let error = acquire(&root, node, &LockPolicy::Exclusive).unwrap_err();
             let Error::Locked { path, holder: Some(holder) } = &error else { panic!("{error}") };
-            assert_eq!((path.as_path(), holder.pid), (node, child.id()));
+            assert_eq!((path, holder.pid), (node, child.id()));
             let text = error.to_string();
             assert!(text.contains(&format!("process {} (", child.id())), "{text}");
             assert!(text.contains("lock::tests::child"), "{text}");
         }
+        assert!(acquire(&root, &another, &LockPolicy::Exclusive).is_ok(), "another device's node");
         let ignore = LockPolicy::Ignore { reason: "a test".to_owned() };
         assert!(acquire(&root, &other, &ignore).is_ok());
 

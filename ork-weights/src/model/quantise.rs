@@ -42,7 +42,8 @@ impl Model {
         scales: &mut [f32],
     ) -> Result<Quality, ModelError> {
         let count = weight.has(&channels)?;
-        let bytes = weight.channel_bytes() * u64::from(count);
+        let range = weight.rows(&channels);
+        let bytes = range.end - range.start;
         if bytes <= WHOLE {
             return self.with_rows(weight, channels, |rows| quantise(rows, recipe, out, scales));
         }

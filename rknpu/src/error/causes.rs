@@ -296,5 +296,7 @@ mod tests {
         let aligned =
             of_exhaustion(1280 << 20, 1280 << 20, capacity, capacity - (1280 << 20), true);
         assert!(aligned.contains("multiple of 2147483648"), "{aligned}");
+        let small = of_exhaustion(page, page, capacity, capacity - page, true);
+        assert!(small.contains("other processes"), "{small}");
     }
 }

@@ -287,3 +287,141 @@ fn bits(format: Format) -> u128 {
         Format::Int32 | Format::Fp32 => 32,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::program::{AMOUNT, Matmul, output_bytes};
+    use rknpu_sys::layout::Precision;
+    use rknpu_sys::regs::Command;
+
+    const BASES: [u64; 3] = [0xffff_0000, 0xfff0_0000, 0xffe0_0000];
+
+    /// Extents of a program of the encoder with some registers changed.
+    fn changed(
+        precision: Precision,
+        m: u32,
+        changes: &[(u16, u32)],
+    ) -> Result<[Extent; 3], ProgramError> {
+        let [input, weights, output] = BASES;
+        let matmul = Matmul { precision, m, k: 64, n: 64, input, weights, output, next: None };
+        let mut commands: Vec<Command> = matmul.encode().unwrap()[..AMOUNT as usize].to_vec();
+        for (register, value) in changes {
+            for command in commands.iter_mut().filter(|c| c.register == *register) {
+                command.value = *value;
+            }
+        }
+        extents(&Registers::read(0, &commands)?)
+    }
+
+    fn lens(precision: Precision, m: u32, changes: &[(u16, u32)]) -> [u64; 3] {
+        changed(precision, m, changes).unwrap().map(|extent| extent.len)
+    }
+
+    #[test]
+    fn the_encoder_s_programs_touch_what_their_shape_says() {
+        for (precision, m) in [(Precision::Int8, 5), (Precision::Fp16, 5), (Precision::Int4, 1)] {
+            let row = u64::from(64 * precision.bits() / 8);
+            let out = u64::from(m * 64 * output_bytes(precision));
+            assert_eq!(lens(precision, m, &[]), [u64::from(m) * row, 64 * row, out]);
+            let all = changed(precision, m, &[]).unwrap();
+            assert_eq!(all.map(|extent| extent.iova), BASES);
+        }
+    }
+
+    #[test]
+    fn of_registers_that_repeat_a_size_the_largest_counts() {
+        let int8 = |changes: &[(u16, u32)]| lens(Precision::Int8, 2, changes);
+        let [input, weights, output] = int8(&[]);
+        let rows = 1 << 16 | 9;
+        for (register, value) in
+            [(cna::DATA_SIZE0, rows), (cna::FC_DATA_SIZE0, rows), (cna::DATA_SIZE3, 9)]
+        {
+            let [i, w, o] = int8(&[(register, value)]);
+            assert_eq!([i, w, o], [9 * 64, weights, 9 * 64 * 4], "{register:#x}");
+        }
+        for register in [core::DATAOUT_SIZE_0, dpu::DATA_CUBE_HEIGHT, dpu::WDMA_SIZE_1] {
+            let value = if register == dpu::DATA_CUBE_HEIGHT { 8 } else { 8 << 16 };
+            assert_eq!(int8(&[(register, value)]), [input, weights, 9 * 64 * 4], "{register:#x}");
+        }
+        let wide = (64 * 4 / 16 + 96 * 4 / 16) * 16;
+        for (register, value) in [
+            (core::DATAOUT_SIZE_1, 95),
+            (dpu::WDMA_SIZE_0, 95),
+            (dpu::DATA_CUBE_CHANNEL, 95 << 16 | 63),
+            (dpu::DATA_CUBE_CHANNEL, 63 << 16 | 95),
+        ] {
+            assert_eq!(int8(&[(register, value)]), [input, weights, wide], "{register:#x}");
+        }
+        let kernels = (cna::WEIGHT_SIZE2, 0x0101_0000 | 96);
+        assert_eq!(int8(&[kernels]), [input, 96 * 64, wide]);
+        for (register, value) in [
+            (cna::DATA_SIZE1, 63 << 16 | 96),
+            (cna::DATA_SIZE1, 95 << 16 | 64),
+            (cna::FC_DATA_SIZE1, 96),
+        ] {
+            // Two rows at a line stride of 64 bytes.
+            assert_eq!(int8(&[(register, value)]), [64 + 96, 64 * 96, output], "{register:#x}");
+        }
+        assert_eq!(int8(&[(cna::WEIGHT_SIZE0, 9999)])[1], 9999);
+        assert_eq!(int8(&[(cna::WEIGHT_SIZE1, 100)])[1], 100 * 64);
+        assert_eq!(int8(&[(cna::DMA_CON1, 10)])[0], 160 + 64);
+        for notch in [31 << 16 | 15, 15 << 16 | 31] {
+            assert_eq!(int8(&[(dpu::DATA_CUBE_NOTCH_ADDR, notch)])[2], 32 * 16 + 16 * 16);
+        }
+        // No figure is too large.
+        let far = [(cna::DMA_CON1, 0x0fff_ffff), (cna::DATA_SIZE3, 0x003f_ffff)];
+        assert!(int8(&far)[0] > 1 << 53);
+    }
+
+    #[test]
+    fn what_leaves_the_addresses_unknown_is_refused() {
+        for (register, value) in [
+            (cna::DATA_SIZE0, 2 << 16 | 2),
+            (cna::FC_DATA_SIZE0, 2 << 16 | 2),
+            (cna::DATA_SIZE2, 2),
+            (core::DATAOUT_SIZE_0, 1 << 16 | 1),
+            (dpu::DATA_CUBE_WIDTH, 1),
+            (dpu::WDMA_SIZE_1, 1 << 16 | 1),
+            (cna::CONV_CON1, 0x2000_0020),
+            (core::MISC_CFG, 0x201),
+            (dpu::DATA_FORMAT, 0x8800_0000),
+            (dpu::DATA_FORMAT, 0x8000_0002),
+            (dpu::DATA_FORMAT, 0x2000_0000),
+            (dpu::BS_OW_CFG, 0x124),
+            (dpu::SURFACE_ADD, 0x40),
+            (dpu::DST_SURF_STRIDE, 0x20),
+            (cna::CBUF_CON0, 0xc1),
+            (cna::CBUF_CON0, 0x10b1),
+            (cna::CBUF_CON0, 0x20b1),
+            (cna::CBUF_CON1, 2),
+            (cna::CONV_CON2, 4 << 4),
+            (cna::DMA_CON2, 1),
+            (cna::WEIGHT_SIZE2, 0x0201_0040),
+            (cna::WEIGHT_SIZE2, 0x0102_0040),
+        ] {
+            let error = changed(Precision::Int8, 2, &[(register, value)]).unwrap_err();
+            // A stride that its double contradicts is told by the double.
+            let named = if register == dpu::DST_SURF_STRIDE { dpu::SURFACE_ADD } else { register };
+            let of = if register == cna::CONV_CON1 { None } else { Some(named) };
+            let refused = matches!(error, ProgramError::Value { register, .. }
+                if of.is_none_or(|of| of == register));
+            assert!(refused, "{register:#x} = {value:#x}: {error}");
+        }
+        // In planes: lines of one atom, and planes that go upwards.
+        let planes = (cna::CONV_CON1, 0);
+        for (changes, named) in [
+            ([planes, (cna::DMA_CON1, 5)], cna::DMA_CON1),
+            ([planes, (cna::DMA_CON2, 0x0fff_fff0)], cna::DMA_CON2),
+        ] {
+            let error = changed(Precision::Int8, 2, &changes).unwrap_err();
+            assert!(matches!(error, ProgramError::Value { register, .. } if register == named));
+        }
+        for (register, address) in
+            [(cna::FEATURE_DATA_ADDR, 8), (cna::DCOMP_ADDR0, 0), (dpu::DST_BASE_ADDR, 0xffff_fff1)]
+        {
+            let error = changed(Precision::Int8, 2, &[(register, address)]).unwrap_err();
+            assert!(matches!(error, ProgramError::Address { .. }), "{error}");
+        }
+    }
+}

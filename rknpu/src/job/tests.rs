@@ -30,8 +30,8 @@ const CASES: u32 = 10_000;
 /// Bytes of each operand's buffer, and of the foreign ones between them.
 const ROOM: u64 = 1 << 20;
 
-/// A range that the NPU asked for, and whether to write.
-type Touch = (Range<u64>, bool);
+/// A unit of a core, and a range that it asked for.
+type Touch = (Unit, Range<u64>);
 
 /// The simulated NPU with a note of what it asks memory for, granted or not.
 #[derive(Debug)]
@@ -46,25 +46,25 @@ struct WatchedBus<'a> {
 }
 
 impl WatchedBus<'_> {
-    fn note(&self, iova: u64, len: u64, write: bool) {
+    fn note(&self, unit: Unit, iova: u64, len: u64) {
         let mut touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
-        touched.push((iova..iova + len, write));
+        touched.push((unit, iova..iova + len));
     }
 }
 
 impl Bus for WatchedBus<'_> {
     fn read(&self, unit: Unit, iova: u64, len: u64) -> Result<&[u8], BusFault> {
-        self.note(iova, len, false);
+        self.note(unit, iova, len);
         self.bus.read(unit, iova, len)
     }
 
     fn write(&mut self, unit: Unit, iova: u64, bytes: &[u8]) -> Result<(), BusFault> {
-        self.note(iova, bytes.len() as u64, true);
+        self.note(unit, iova, bytes.len() as u64);
         self.bus.write(unit, iova, bytes)
     }
 
     fn writable(&self, iova: u64, len: u64) -> Result<(), BusFault> {
-        self.note(iova, len, true);
+        self.note(Unit::DpuWrite, iova, len);
         self.bus.writable(iova, len)
     }
 }
@@ -351,13 +351,18 @@ fn attempt(bench: &mut Bench, case: &Case, tally: &mut Tally) -> Result<(), Test
         }
     };
     let own = job.0.programs.iova()..job.0.programs.iova() + job.0.programs.size();
-    let mut checked = vec![(own, false)];
+    let mut checked = vec![(Unit::Pc, own)];
     for (index, commands) in programs.iter().enumerate() {
         let registers =
             Registers::read(index, commands).map_err(|e| TestCaseError::fail(e.to_string()))?;
         for extent in extents(&registers).map_err(|e| TestCaseError::fail(e.to_string()))? {
             let range = extent.iova..extent.iova.saturating_add(extent.len);
-            checked.push((range, extent.operand == Operand::Output));
+            let unit = match extent.operand {
+                Operand::Input => Unit::CnaFeature,
+                Operand::Weights => Unit::CnaWeight,
+                Operand::Output => Unit::DpuWrite,
+            };
+            checked.push((unit, range));
         }
     }
     bench.watched.touched.lock().unwrap().clear();
@@ -379,16 +384,17 @@ fn attempt(bench: &mut Bench, case: &Case, tally: &mut Tally) -> Result<(), Test
     let inside = |inner: &Range<u64>, outer: &Range<u64>| {
         outer.start <= inner.start && inner.end <= outer.end
     };
-    for (range, write) in &touched {
-        let known = checked.iter().any(|(extent, w)| w == write && inside(range, extent));
-        prop_assert!(known, "{range:x?} (write: {write}) is in none of {checked:x?}");
+    let owned: Vec<_> =
+        bench.operands.iter().map(|b| b.iova()..b.iova() + b.len() as u64).collect();
+    for (unit, range) in &touched {
+        let own = *unit == Unit::Pc || owned.iter().any(|buffer| inside(range, buffer));
+        prop_assert!(own, "{unit:?} at {range:x?} is in no buffer of the job");
+        let known = checked.iter().any(|(of, extent)| of == unit && inside(range, extent));
+        prop_assert!(known, "{unit:?} at {range:x?} is in none of {checked:x?}");
     }
-    let most = |write| {
-        let lens = touched.iter().filter(|(_, w)| *w == write).map(|(r, _)| r.end - r.start);
-        lens.max().unwrap_or(0)
-    };
-    let spread = touched.iter().filter(|(_, w)| *w).map(|(r, _)| r.end).max().unwrap_or(0);
-    if most(false) > need[0].max(need[1]).into() || spread > output + u64::from(need[2]) {
+    let end = |unit| touched.iter().filter(|(of, _)| *of == unit).map(|(_, range)| range.end).max();
+    let before = [(Unit::CnaFeature, input, need[0]), (Unit::DpuWrite, output, need[2])];
+    if before.iter().any(|(unit, first, len)| end(*unit) > Some(first + u64::from(*len))) {
         tally.grew += 1;
     }
     Ok(())
