@@ -117,8 +117,8 @@ impl Process {
         }
         let cloexec = flags & libc::O_CLOEXEC != 0;
         let behind = match place {
-            Place::Card => Behind::Device { file: self.machine().open_node(Node::Card), place },
-            Place::Render => Behind::Device { file: self.machine().open_node(Node::Render), place },
+            Place::Card => Behind::Device { file: self.device(Node::Card), place },
+            Place::Render => Behind::Device { file: self.device(Node::Render), place },
             Place::Heap => Behind::Heap,
             Place::Directory => return Err(Errno::ISDIR),
             Place::Text(text) => {
@@ -131,6 +131,10 @@ impl Process {
         // Who maps it past this library is refused at once, and not stopped by a signal later.
         fcntl_add_seals(&node, SealFlags::WRITE)?;
         self.book(node, behind)
+    }
+
+    fn device(&self, node: Node) -> File {
+        self.machine().open_as(node, rustix::process::geteuid().is_root())
     }
 
     /// Gives a descriptor to the program, with what is behind it.

@@ -380,6 +380,9 @@ pub struct Config {
     pub memory: Option<u64>,
     /// Alignment of the DMA API.
     pub alignment: Alignment,
+    /// The port of the driver to mainline kernels (w568w/rknpu-module): it ignores flag 0x400, and states
+    /// no date. What else it does differently is not modelled.
+    pub mainline_port: bool,
     /// Address space taken beforehand.
     pub taken: Vec<Taken>,
     /// Object addresses.
@@ -416,6 +419,7 @@ impl Default for Config {
             cma: 256 << 20,
             memory: None,
             alignment: Alignment::default(),
+            mainline_port: false,
             taken: Vec::new(),
             addresses: Addresses::default(),
             clock: Clock::default(),

@@ -90,6 +90,13 @@ pub(crate) struct OpenFile {
     pub(crate) primes: HashMap<u64, u32>,
     /// The descriptor and every mapping hold the file.
     pub(crate) refs: u32,
+    /// Root has opened it.
+    pub(crate) privileged: bool,
+    /// It may name objects: root's, the master's, and whom the master vouched for.
+    pub(crate) authenticated: bool,
+    pub(crate) was_master: bool,
+    /// It has asked for a number to be vouched for by.
+    pub(crate) magic: bool,
 }
 
 /// All open files.
@@ -97,14 +104,30 @@ pub(crate) struct OpenFile {
 pub(crate) struct Files {
     open: HashMap<u32, OpenFile>,
     next: u32,
+    /// The file that is the card's master.
+    pub(crate) master: Option<u32>,
+    /// Whether the card's bus id was asked for.
+    pub(crate) unique: bool,
 }
 
 impl Files {
-    pub(crate) fn open(&mut self, node: Node) -> u32 {
+    pub(crate) fn open(&mut self, node: Node, privileged: bool) -> u32 {
         self.next += 1;
-        let file = OpenFile { node, refs: 1, ..OpenFile::default() };
+        let authenticated = privileged;
+        let file = OpenFile { node, refs: 1, privileged, authenticated, ..OpenFile::default() };
         self.open.insert(self.next, file);
+        if node == Node::Card && self.master.is_none() {
+            self.make_master(self.next);
+        }
         self.next
+    }
+
+    /// Makes a file the card's master.
+    pub(crate) fn make_master(&mut self, id: u32) {
+        self.master = Some(id);
+        if let Some(file) = self.open.get_mut(&id) {
+            (file.was_master, file.authenticated) = (true, true);
+        }
     }
 
     pub(crate) fn get(&self, id: u32) -> Option<&OpenFile> {
@@ -123,6 +146,10 @@ impl Files {
     pub(crate) fn put(&mut self, id: u32) -> Option<OpenFile> {
         let file = self.open.get_mut(&id)?;
         file.refs = file.refs.saturating_sub(1);
-        if file.refs == 0 { self.open.remove(&id) } else { None }
+        if file.refs > 0 {
+            return None;
+        }
+        self.master = self.master.filter(|master| *master != id);
+        self.open.remove(&id)
     }
 }

@@ -1,9 +1,12 @@
 //! The driver's text files under debugfs and procfs.
 
 use crate::config::Config;
+use crate::hazard::Hazard;
 use crate::job::CORES;
 use crate::state::State;
 
+/// How long an idle NPU keeps its power.
+const POWER_OFF_DELAY: u64 = 3_000_000_000;
 /// Window of the `load` file.
 const WINDOW: u64 = 1_000_000_000;
 
@@ -61,6 +64,15 @@ impl Load {
 }
 
 impl State {
+    /// Whether the NPU has power: from the first call on, until it has been idle for a while. A call
+    /// in which the kernel would have died never lets go of it.
+    fn has_power(&self) -> bool {
+        let busy = self.cores.iter().any(|core| core.slot.is_some());
+        let held = self.report.hazards.keys().any(Hazard::kills);
+        let recent = |at| self.time.now() < at + POWER_OFF_DELAY;
+        busy || held || self.powered_ns.is_some_and(recent)
+    }
+
     /// A file's text: `version`, `load`, `power`, `freq`, `volt`, `delayms`, `reset`, and `mm` where
     /// there is SRAM.
     pub(crate) fn knob(&mut self, config: &Config, name: &str) -> Option<String> {
@@ -73,7 +85,7 @@ impl State {
                 };
                 format!("NPU load: {}\n", (0..CORES).map(core).collect::<String>())
             }
-            "power" => "on\n".into(),
+            "power" => if self.has_power() { "on\n" } else { "off\n" }.into(),
             "freq" => format!("{}\n", config.hardware.frequency),
             "volt" => format!("{}\n", config.hardware.microvolts?),
             "delayms" => "3000\n".into(),

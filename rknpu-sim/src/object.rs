@@ -6,7 +6,7 @@ use crate::hazard::Hazard;
 use crate::kernel::{Call, cpu};
 use crate::memory::Backing;
 use crate::state::State;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// Where made-up kernel addresses begin, and how far objects lie apart.
@@ -96,14 +96,16 @@ pub(crate) struct Objects {
     addresses: Addresses,
     next: u64,
     freed: Vec<u64>,
+    /// Addresses by the names that GEM_FLINK gave.
+    names: BTreeMap<u32, u64>,
     /// Objects whose last reference went where nothing can wait: freed when their domain can be had.
     waiting: Vec<(u64, u64)>,
 }
 
 impl Objects {
     pub(crate) fn new(addresses: Addresses) -> Objects {
-        let (freed, waiting) = (Vec::new(), Vec::new());
-        Objects { live: HashMap::new(), addresses, next: FIRST_ADDRESS, freed, waiting }
+        let (freed, names, waiting) = (Vec::new(), BTreeMap::new(), Vec::new());
+        Objects { live: HashMap::new(), addresses, next: FIRST_ADDRESS, freed, names, waiting }
     }
 
     pub(crate) fn add(&mut self, object: Object) -> u64 {
@@ -125,6 +127,27 @@ impl Objects {
 
     pub(crate) fn get_mut(&mut self, address: u64) -> Option<&mut Object> {
         self.live.get_mut(&address)
+    }
+
+    /// The name of an object: the one it has, or the lowest free one.
+    pub(crate) fn name(&mut self, address: u64) -> u32 {
+        let known = self.names.iter().find(|(_, of)| **of == address);
+        if let Some((&name, _)) = known {
+            return name;
+        }
+        let name = (1..).find(|name| !self.names.contains_key(name)).unwrap_or(u32::MAX);
+        self.names.insert(name, address);
+        name
+    }
+
+    /// The object of a name.
+    pub(crate) fn named(&self, name: u32) -> Option<u64> {
+        self.names.get(&name).copied()
+    }
+
+    /// Takes an object's name away.
+    pub(crate) fn unname(&mut self, address: u64) {
+        self.names.retain(|_, of| *of != address);
     }
 
     /// Whether an object once was at an address.

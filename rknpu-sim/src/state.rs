@@ -36,6 +36,8 @@ pub(crate) struct State {
     pub(crate) resetting: bool,
     /// A thread is inside the soft reset.
     pub(crate) reset_locked: bool,
+    /// When the driver's last call ended, which keeps the power on for a while.
+    pub(crate) powered_ns: Option<u64>,
     /// What SET_PROC_NICE was last told.
     pub(crate) nice: i32,
     pub(crate) faults: Faults,
@@ -65,6 +67,7 @@ impl State {
             memory: 0,
             resetting: false,
             reset_locked: false,
+            powered_ns: None,
             nice: 0,
             faults: Faults::default(),
             dma_bufs: DmaBufs::default(),

@@ -280,3 +280,94 @@ fn an_import_without_an_iommu_gives_its_place_back() {
         machine.descriptor_closed(fd);
     }
 }
+
+/// The card node, by request words: first word of the answer, or the errno.
+fn card(file: &rknpu_sim::File, word: u32, first: u32) -> Result<u32, Errno> {
+    let mut bytes = [0; 64];
+    bytes[..4].copy_from_slice(&first.to_le_bytes());
+    file.call_bytes(word, &mut bytes)?;
+    Ok(u32::from_le_bytes(bytes[..4].try_into().unwrap()))
+}
+
+#[test]
+fn the_card_has_a_master_and_lets_it_vouch_for_others() {
+    const GET_MAGIC: u32 = 0x8004_6402;
+    const AUTH_MAGIC: u32 = 0x4004_6411;
+    const SET_MASTER: u32 = 0x641e;
+    const DROP_MASTER: u32 = 0x641f;
+    let machine = machine(Mode::Fast);
+    let [first, other] = [(); 2].map(|()| machine.open_as(Node::Card, false));
+    let root = machine.open_as(Node::Card, true);
+    let render = machine.open();
+    assert_eq!(card(&first, SET_MASTER, 0), Ok(0));
+    assert_eq!(card(&other, SET_MASTER, 0), Err(Errno::ACCESS));
+    assert_eq!(card(&root, SET_MASTER, 0), Err(Errno::BUSY));
+    assert_eq!(card(&render, SET_MASTER, 0), Err(Errno::ACCESS));
+    // Naming objects takes the master's word.
+    let flink = |file, handle| card(file, 0xC008_640A, handle);
+    assert_eq!(flink(&other, 1), Err(Errno::ACCESS));
+    assert_eq!(flink(&root, 1), Err(Errno::NOENT));
+    let magic = card(&other, GET_MAGIC, 0).unwrap();
+    assert_eq!(card(&other, AUTH_MAGIC, magic), Err(Errno::ACCESS));
+    assert_eq!(card(&first, AUTH_MAGIC, magic), Ok(magic));
+    assert_eq!(card(&first, AUTH_MAGIC, magic), Err(Errno::INVAL)); // once
+    assert_eq!(flink(&other, 1), Err(Errno::NOENT));
+    // A master that has gone leaves its place to the next who opens the card.
+    assert_eq!(card(&root, DROP_MASTER, 0), Err(Errno::INVAL));
+    drop(first);
+    assert_eq!(card(&machine.open_as(Node::Card, false), SET_MASTER, 0), Ok(0));
+}
+
+#[test]
+fn a_name_opens_its_object_elsewhere_as_long_as_it_has_handles() {
+    let machine = machine(Mode::Fast);
+    let [one, other] = [(); 2].map(|()| machine.open_node(Node::Card));
+    let buffer = create(&one, 0x403, 8192, 0).unwrap();
+    let named = |file: &rknpu_sim::File, word: u32, first: u32| {
+        let mut bytes = [0; 16];
+        bytes[..4].copy_from_slice(&first.to_le_bytes());
+        file.call_bytes(word, &mut bytes)?;
+        Ok(u32::from_le_bytes(bytes[4..8].try_into().unwrap()))
+    };
+    let (flink, open) = (0xC008_640A, 0xC010_640B);
+    let name = named(&one, flink, buffer.handle).unwrap();
+    assert_eq!(named(&one, flink, buffer.handle), Ok(name));
+    let handle = named(&other, open, name).unwrap();
+    assert_eq!(named(&other, open, name), Ok(handle + 1)); // a new one each time
+    let mut query = MemCreate { handle, ..MemCreate::default() };
+    call(&other, &mut query).unwrap();
+    assert_eq!((query.dma_addr, query.size), (buffer.dma_addr, 8192));
+    drop((one, other));
+    assert_eq!(machine.report().objects, 0);
+    assert_eq!(named(&machine.open_node(Node::Card), open, name), Err(Errno::NOENT));
+}
+
+#[test]
+fn texts_and_versions_of_the_card() {
+    let machine = machine(Mode::Fast);
+    let file = machine.open_node(Node::Card);
+    // GET_UNIQUE tells a length, of nothing before SET_VERSION has asked for interface 1.1 or later.
+    assert_eq!(card(&file, 0xC010_6401, 0), Ok(0));
+    let mut version = [0; 16];
+    for (at, number) in [1, 1, -1, 0i32].into_iter().enumerate() {
+        version[4 * at..][..4].copy_from_slice(&number.to_le_bytes());
+    }
+    file.call_bytes(0xC010_6407, &mut version).unwrap();
+    assert_eq!(version, *b"\x01\0\0\0\x04\0\0\0\0\0\0\0\x09\0\0\0");
+    assert_eq!(card(&file, 0xC010_6401, 0), Ok("fdab0000.npu".len() as u32));
+    assert_eq!(card(&file, 0xC028_6405, 1), Err(Errno::INVAL)); // the second client
+    assert_eq!(card(&file, 0xC028_6405, 0), Ok(0));
+    assert_eq!(card(&file, 0x4010_640D, 1), Err(Errno::OPNOTSUPP));
+}
+
+#[test]
+fn an_idle_npu_has_no_power() {
+    let machine = machine(Mode::Fast);
+    let power = || machine.knob("power").unwrap();
+    assert_eq!(power(), "off\n");
+    let file = machine.open();
+    create(&file, 0x3, 4096, 0).unwrap();
+    assert_eq!(power(), "on\n");
+    machine.sleep(std::time::Duration::from_secs(3));
+    assert_eq!(power(), "off\n");
+}

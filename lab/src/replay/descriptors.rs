@@ -21,6 +21,11 @@ pub(super) fn closes_on_exec(fd: RawFd) -> Option<bool> {
     Some(u32::from_str_radix(flags.trim(), 8).ok()? & O_CLOEXEC != 0)
 }
 
+/// Bytes of a descriptor's file.
+pub(super) fn size(fd: RawFd) -> Option<u64> {
+    Some(std::fs::metadata(format!("/proc/self/fd/{fd}")).ok()?.len())
+}
+
 /// Whether two descriptors are of one file.
 pub(super) fn same_file(one: RawFd, other: RawFd) -> bool {
     let file = |fd: RawFd| {

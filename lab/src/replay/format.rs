@@ -59,6 +59,9 @@ pub struct Setup {
     /// SRAM, in words that begin with its size, or false.
     #[serde(default)]
     pub sram: Value,
+    /// Kernel and driver in words.
+    #[serde(default)]
+    pub kernel: String,
     /// Boot parameters; `rig.rst_us=` is how long a reset line takes.
     #[serde(default)]
     pub cmdline: String,

@@ -31,6 +31,8 @@ mod run;
 mod script;
 mod seen;
 mod standin;
+mod tasks;
+mod version;
 mod vma;
 
 pub use fatal::Fatal;

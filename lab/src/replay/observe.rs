@@ -4,7 +4,7 @@ use crate::replay::compare::{name, outcome};
 use crate::replay::format::{Step, number};
 use crate::replay::layout::{get, put};
 use crate::replay::run::Run;
-use crate::replay::{descriptors, fatal, seen, vma};
+use crate::replay::{descriptors, fatal, seen, version, vma};
 use rknpu_sim::Fault;
 use rknpu_sim::config::Domains;
 use rknpu_sim::report::DomainUse;
@@ -26,15 +26,38 @@ pub(crate) fn observe(run: &Run<'_>, n: usize, step: &Step) {
     let (value, name) = (&step.value, step.step.as_str());
     let has = |field: &str| value.get(field).is_some();
     let see = |field: &str| value.get(field).and_then(number);
-    if let Some(path) = value.get("path").and_then(Value::as_str) {
+    if name == "tasks" {
+        run.write_tasks(n, step);
+    } else if let Some(statuses) = value.as_array().filter(|_| name.starts_with("int_status_of")) {
+        run.statuses(n, statuses);
+    } else if has("jobs") && has("failed") {
+        run.jobs(n, step);
+    } else if has("cap") {
+        version::capability(run, n, step);
+    } else if has("pass") {
+        version::version(run, n, step);
+    } else if let Some(call) = value.get("ioctl").and_then(Value::as_str).filter(|_| !has("pitch"))
+    {
+        version::named(run, n, step, call);
+    } else if let Some(path) = value.get("path").and_then(Value::as_str).filter(|_| has("mode")) {
+        version::listed(run, n, path, value);
+    } else if let Some(counts) = value.as_array().filter(|_| name == "n") {
+        let all = run.world().counts.clone();
+        let last = all.len().saturating_sub(counts.len());
+        for (at, (recorded, count)) in counts.iter().zip(&all[last..]).enumerate() {
+            compare(run, n, &format!("[{at}]"), recorded, *count as u64);
+        }
+    } else if let Some(each) = value.as_array().filter(|_| name == "cloexec") {
+        exported(run, n, step, each);
+    } else if let Some(path) = value.get("path").and_then(Value::as_str) {
         knob(run, n, path, value);
     } else if has("destroyed") {
         let buffers = see("destroyed").unwrap_or(0).saturating_add(see("failed").unwrap_or(0));
-        let (destroyed, failed) = run.drain(buffers);
+        let (destroyed, failed) = run.drain(step, buffers);
         compare_in(run, n, value, "destroyed", destroyed);
         compare_in(run, n, value, "failed", failed);
     } else if has("pitch") {
-        dumb(run, n, value);
+        dumb(run, n, step);
     } else if has("offset") {
         map_dumb(run, n, value);
     } else if has("r") && has("size") {
@@ -92,10 +115,17 @@ fn single(run: &Run<'_>, n: usize, step: &Step) {
         compare(run, n, "alive", value, u64::from(alive(run)));
     } else if is(&["cloexec"]) {
         compare(run, n, "cloexec", value, cloexec(run, n).cast_unsigned());
+    } else if is(&["same_inode"]) {
+        let [one, other] = last_exports(run, n);
+        let same = one.zip(other).is_some_and(|(one, other)| descriptors::same_file(one, other));
+        compare(run, n, "same", value, u64::from(same));
+    } else if name == "size" {
+        let size = last_exports(run, n)[1].and_then(descriptors::size);
+        compare(run, n, "size", value, size.unwrap_or(0));
     } else if is(&["reexport_same"]) {
         compare(run, n, "same", value, u64::from(same_dma_buf(run, n)));
     } else if name == "n" {
-        let count = run.world().filled.back().map_or(0, |(_, handles)| handles.len());
+        let count = run.world().counts.last().copied().unwrap_or(0);
         compare(run, n, "n", value, count as u64);
     } else if name == "v" || is(&["read", "sees", "usable"]) {
         seen::value(run, n, step, "value", value);
@@ -115,13 +145,13 @@ pub(crate) fn compare(run: &Run<'_>, n: usize, field: &str, recorded: &Value, si
     }
 }
 
-fn compare_in(run: &Run<'_>, n: usize, value: &Value, field: &str, simulated: u64) {
+pub(crate) fn compare_in(run: &Run<'_>, n: usize, value: &Value, field: &str, simulated: u64) {
     if let Some(recorded) = value.get(field) {
         compare(run, n, field, recorded, simulated);
     }
 }
 
-fn compare_text(run: &Run<'_>, n: usize, value: &Value, field: &str, simulated: &str) {
+pub(crate) fn compare_text(run: &Run<'_>, n: usize, value: &Value, field: &str, simulated: &str) {
     if let Some(recorded) = value.get(field).filter(|text| text.as_str() != Some(simulated)) {
         run.differ(n, field, recorded, simulated);
     }
@@ -179,22 +209,48 @@ fn bad_argument(run: &Run<'_>, n: usize, step: &Step) {
 
 /// CREATE_DUMB: the recorder's picture is 100 wide, 10 high and has 32 bits per pixel, as far as
 /// pitch and size tell.
-fn dumb(run: &Run<'_>, n: usize, value: &Value) {
+fn dumb(run: &Run<'_>, n: usize, step: &Step) {
+    let value = &step.value;
     let see = |field: &str| value.get(field).and_then(number).unwrap_or(0);
     let (pitch, size) = (see("pitch").max(4), see("size"));
     let mut bytes = [0; 32];
-    for (at, value) in [(0, size / pitch), (4, pitch / 4), (8, 32)] {
+    // A refused one tells nothing of its sizes.
+    let sizes = if size > 0 { [size / pitch, pitch / 4, 32] } else { [10, 100, 32] };
+    for (at, value) in [0, 4, 8].into_iter().zip(sizes) {
         put(&mut bytes, at, 4, value);
     }
-    let card = run.card();
-    let Some(card) = card else { return };
-    if card.call_bytes(CREATE_DUMB, &mut bytes).is_err() {
-        run.differ(n, "errno", &Value::from("0"), "refused");
-    }
+    let Some(file) = run.named_file(&step.step).or_else(|| run.card()) else {
+        return run.not_compared(n, "no file is open");
+    };
+    let result = file.call_bytes(CREATE_DUMB, &mut bytes);
+    compare_text(run, n, value, "errno", &outcome(&result));
     for (field, at, len) in [("handle", 16, 4), ("pitch", 20, 4), ("size", 24, 8)] {
         compare_in(run, n, value, field, get(&bytes, at, len));
     }
     run.world().dumb = get(&bytes, 16, 4);
+}
+
+/// The descriptors that the last two exports before a step made, the older one first.
+fn last_exports(run: &Run<'_>, n: usize) -> [Option<i32>; 2] {
+    let before = run.scenario.steps[..n].iter().rev();
+    let exports = before.filter(|step| step.op == "PRIME_HANDLE_TO_FD");
+    let mut fds = exports.map(|step| {
+        let token = step.expect.get("out_changed")?.get("fd")?.as_str()?;
+        i32::try_from(run.world().tokens.get(token)?).ok()
+    });
+    let last = fds.next().flatten();
+    [fds.next().flatten(), last]
+}
+
+/// FD_CLOEXEC of the last exports.
+fn exported(run: &Run<'_>, n: usize, step: &Step, recorded: &[Value]) {
+    if recorded.len() != 2 {
+        return seen::ends(run, n, step, recorded);
+    }
+    for (at, (recorded, fd)) in recorded.iter().zip(last_exports(run, n)).enumerate() {
+        let closes = fd.and_then(descriptors::closes_on_exec).map_or(-1, i64::from);
+        compare(run, n, &format!("[{at}]"), recorded, closes.cast_unsigned());
+    }
 }
 
 /// MAP_DUMB of the last such picture.

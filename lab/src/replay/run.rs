@@ -4,24 +4,25 @@ use crate::replay::call::Left;
 use crate::replay::compare::{Tokens, outcome, same_field, same_outcome};
 use crate::replay::fatal::{self, Fatal};
 use crate::replay::format::{Scenario, Step, Trace, after, number};
-use crate::replay::layout::{get, put};
+use crate::replay::layout::put;
 use crate::replay::script::{Lane, Lost, When, lanes, lost, when};
 use crate::replay::standin::StandIn;
 use crate::replay::{Difference, NotCompared, Replayed, descriptors, observe};
 use rknpu_sim::Node;
 use rknpu_sim::config::{Addresses, Config, Domains, Hardware};
 use rknpu_sim::{File, Machine, Mapping, set_cpu};
-use rknpu_sys::uapi::{MemCreate, SubcoreTask, Submit, Task};
+use rknpu_sys::uapi::{MemCreate, SubcoreTask, Submit};
 use rustix::fd::{OwnedFd, RawFd};
 use rustix::io::Errno;
 use serde_json::Value;
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::mem::offset_of;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 /// How long a reset line may take: what is longer is no recording.
 const LONGEST_LINE_US: u64 = 60_000_000;
+/// Of mmap.
+const PROT_READ: u64 = 1;
 /// SRAM that a machine may have.
 const LARGEST_SRAM: u64 = 1 << 30;
 /// Buffers made one after the other: the smallest fill a domain's 4 GiB.
@@ -32,8 +33,18 @@ const MOST_BUFFERS: u64 = 1 << 20;
 pub(crate) struct View {
     pub(crate) mapping: Mapping,
     /// The buffer was made with a kernel mapping: tasks are written to it.
-    tasks: bool,
+    pub(super) tasks: bool,
     pub(crate) thread: Option<String>,
+    /// Bytes still mapped.
+    left: u64,
+}
+
+/// Buffers that a step made until it failed.
+#[derive(Debug)]
+pub(super) struct Filled {
+    file: String,
+    size: u64,
+    handles: Vec<u32>,
 }
 
 /// What the steps share.
@@ -44,8 +55,10 @@ pub(crate) struct World {
     cards: Vec<String>,
     pub(crate) tokens: Tokens,
     pub(crate) views: Vec<View>,
-    /// Buffers made one after the other until it failed, by file.
-    pub(crate) filled: VecDeque<(String, Vec<u32>)>,
+    /// Buffers made one after the other until it failed.
+    pub(super) filled: VecDeque<Filled>,
+    /// How many buffers each such run of them had.
+    pub(super) counts: Vec<usize>,
     /// Flags of objects by offset, to know task buffers again.
     pub(super) offsets: HashMap<u64, u32>,
     pub(super) objects: HashMap<u64, u32>,
@@ -138,6 +151,7 @@ fn config(trace: &Trace, scenario: &Scenario, seed: Option<u64>) -> Config {
         domains: if setup.domains.starts_with("stub") { Domains::Stub } else { Domains::Real },
         fences: truth(&setup.fence),
         sram: sram.and_then(|text| number(&Value::from(text))).unwrap_or(0).min(LARGEST_SRAM),
+        mainline_port: setup.kernel.contains("w568w"),
         addresses: Addresses::Reused,
         slab_poison: setup.cmdline.contains("slub_debug"),
         hz: after(&trace.hz, "CONFIG_HZ=").and_then(|hz| u32::try_from(hz).ok()).unwrap_or(300),
@@ -226,9 +240,17 @@ impl Run<'_> {
 
     fn lane(&self, lane: &Lane) {
         set_cpu(lane.cpu);
-        for &n in &lane.steps {
+        for (at, &n) in lane.steps.iter().enumerate() {
             self.wait(n, when(self.scenario, n));
-            self.step(n, &self.scenario.steps[n]);
+            let step = &self.scenario.steps[n];
+            self.step(n, step);
+            self.close_unused(n);
+            let next = lane.steps[at + 1..].first().map(|&next| &self.scenario.steps[next]);
+            let again = next.filter(|next| next.op == "open").and_then(|next| next.text("fd"));
+            if again.is_some_and(|fd| self.is_open(fd)) {
+                // The thread's name stands for another process from here on.
+                lane.thread.iter().for_each(|thread| self.process_ends(thread));
+            }
             self.world().done[n] = true;
             self.machine.notify();
         }
@@ -337,7 +359,9 @@ impl Run<'_> {
             return self.not_compared(n, "the node's permissions are the file system's");
         }
         let node = if path.contains("card") { Node::Card } else { Node::Render };
-        let file = Arc::new(self.machine.open_node(node));
+        // Roles are in the names.
+        let root = !name.starts_with("nobody");
+        let file = Arc::new(self.machine.open_as(node, root));
         self.outcome(n, step, &Ok(()));
         let mut world = self.world();
         world.files.insert(name.to_owned(), file);
@@ -361,6 +385,49 @@ impl Run<'_> {
         drop(file);
         if let Some(fd) = descriptor.and_then(|fd| i32::try_from(fd).ok()) {
             self.machine.descriptor_closed(fd);
+        }
+    }
+
+    fn is_open(&self, name: &str) -> bool {
+        self.world().files.contains_key(name)
+    }
+
+    /// Closes dma-bufs that step `n` is the last to speak of, where the recorder made several of one
+    /// name: it closed each when it was done with it, which is not recorded.
+    fn close_unused(&self, n: usize) {
+        let steps = &self.scenario.steps;
+        let made = |step: &Step| {
+            let out = step.expect.get("out_changed").filter(|_| step.op == "PRIME_HANDLE_TO_FD");
+            out.and_then(|out| Some(out.get("fd")?.as_str()?.to_owned()))
+        };
+        let speaks = |step: &Step, token: &str| {
+            let name = token.trim_start_matches("dmabuf:");
+            let fd = step.text("fd");
+            made(step).as_deref() == Some(token) || fd == Some(token) || fd == Some(name)
+        };
+        let looked = |at: usize| steps.get(at).is_some_and(|step| step.op == "observe");
+        if looked(n + 1) {
+            // What is looked at next may be what the last call gave.
+            return;
+        }
+        let last = (0..=n).rev().find(|&at| !looked(at)).unwrap_or(n);
+        let tokens: BTreeSet<String> = steps[..=n].iter().filter_map(made).collect();
+        for token in tokens {
+            let several =
+                steps.iter().filter(|step| made(step).as_ref() == Some(&token)).count() > 1;
+            let next = steps[n + 1..].iter().find(|step| speaks(step, &token));
+            let done = next.is_none_or(|next| made(next).as_ref() == Some(&token));
+            if several && done && speaks(&steps[last], &token) {
+                let mut world = self.world();
+                let fd = world.tokens.get(&token).and_then(|fd| i32::try_from(fd).ok());
+                world.tokens.forget(&token);
+                world.made.retain(|made| Some(*made) != fd);
+                drop(world);
+                if let Some(fd) = fd {
+                    self.machine.descriptor_closed(fd);
+                    descriptors::close(std::iter::once(fd));
+                }
+            }
         }
     }
 
@@ -392,6 +459,14 @@ impl Run<'_> {
         drop(files);
     }
 
+    /// The file that a step's name speaks of (`ver_card`, `cap_render`), or any.
+    pub(crate) fn named_file(&self, name: &str) -> Option<Arc<File>> {
+        let world = self.world();
+        let short = name.split_once('_').map_or(name, |(_, rest)| rest);
+        let found = world.files.get(name).or_else(|| world.files.get(short));
+        found.or_else(|| world.files.values().next()).cloned()
+    }
+
     /// An open file of the card node.
     pub(crate) fn card(&self) -> Option<Arc<File>> {
         let world = self.world();
@@ -416,6 +491,10 @@ impl Run<'_> {
             None => {
                 let token = format!("dmabuf:{}", step.text("fd").unwrap_or_default());
                 let fd = self.world().tokens.get(&token).and_then(|fd| i32::try_from(fd).ok());
+                if step.number("prot") == Some(PROT_READ) {
+                    return self
+                        .not_compared(n, "a mapping for reading only, which is the kernel's");
+                }
                 self.machine.mmap_dma_buf(fd.unwrap_or(-1), offset, len)
             }
         };
@@ -424,57 +503,23 @@ impl Run<'_> {
         let flags = world.offsets.get(&offset).copied().unwrap_or(0);
         if let Ok(mapping) = result {
             let (tasks, thread) = (flags & 0x8 != 0, step.thread.clone());
-            world.views.push(View { mapping, tasks, thread });
+            let left = mapping.len() as u64;
+            world.views.push(View { mapping, tasks, thread, left });
         }
     }
 
-    /// The latest mapping of a length.
+    /// The latest mapping of a length, or a part of the latest that is longer.
     fn munmap(&self, n: usize, step: &Step) {
         let len = step.number("len").unwrap_or(0).next_multiple_of(4096);
         let mut world = self.world();
-        let at = world.views.iter().rposition(|view| view.mapping.len() as u64 == len);
-        let view = at.map(|at| world.views.remove(at));
+        let whole = world.views.iter().rposition(|view| view.left == len);
+        let at = whole.or_else(|| world.views.iter().rposition(|view| view.left > len));
+        let found = at.map(|at| {
+            world.views[at].left -= len;
+            (world.views[at].left == 0).then(|| world.views.remove(at))
+        });
         drop(world);
-        self.outcome(n, step, &view.map(drop).ok_or(Errno::INVAL));
-    }
-
-    fn with_tasks(&self, f: impl FnOnce(&Mapping)) {
-        let world = self.world();
-        let views = || world.views.iter().rev();
-        if let Some(view) = views().find(|view| view.tasks).or_else(|| views().next()) {
-            f(&view.mapping);
-        }
-    }
-
-    fn write_task(&self, step: &Step) {
-        let at = task_at(step);
-        let int_clear = ("int_clear", offset_of!(Task, int_clear), 4);
-        self.with_tasks(|mapping| {
-            mapping.write(at, &[0; size_of::<Task>()]);
-            put_view(mapping, at, int_clear, 0x1_ffff);
-            for field in TASK {
-                if let Some(value) = step.number(field.0) {
-                    put_view(mapping, at, *field, value);
-                }
-            }
-        });
-    }
-
-    /// Compares a task; the recorder then cleared its status for the next job.
-    fn read_task(&self, n: usize, step: &Step) {
-        let at = task_at(step);
-        let mut bytes = [0; size_of::<Task>()];
-        self.with_tasks(|mapping| {
-            mapping.read(at, &mut bytes);
-            put_view(mapping, at, ("int_status", offset_of!(Task, int_status), 4), 0);
-        });
-        for (name, offset, len) in TASK {
-            let Some(recorded) = step.expect.get(*name) else { continue };
-            let simulated = get(&bytes, *offset, *len);
-            if number(recorded) != Some(simulated) {
-                self.differ(n, name, recorded, &format!("{simulated:#x}"));
-            }
-        }
+        self.outcome(n, step, &found.map(drop).ok_or(Errno::INVAL));
     }
 
     /// MEM_CREATE until it fails.
@@ -505,7 +550,11 @@ impl Run<'_> {
             self.differ(n, "count", count, &addresses.len().to_string());
         }
         let name = step.text("fd").unwrap_or_default().to_owned();
-        self.world().filled.push_back((name, handles));
+        let mut world = self.world();
+        world.counts.push(handles.len());
+        let size = step.number("size").unwrap_or(0);
+        world.filled.push_back(Filled { file: name, size, handles });
+        drop(world);
         let Some(recorded) = step.expect.get("dma_addr").and_then(Value::as_array) else { return };
         let rule = step.rule("dma_addr");
         for (at, recorded) in recorded.iter().enumerate() {
@@ -535,15 +584,17 @@ impl Run<'_> {
 
 impl Run<'_> {
     /// Destroys the buffers of a [`Run::fill`]: how many could be, and how many could not. Which one is
-    /// not recorded: the oldest of as many buffers, or the oldest.
-    pub(crate) fn drain(&self, buffers: u64) -> (u64, u64) {
+    /// recorded by the size in the step's name at best: else the oldest of as many buffers, or the oldest.
+    pub(crate) fn drain(&self, step: &Step, buffers: u64) -> (u64, u64) {
         let mut world = self.world();
-        let fits = |(_, handles): &(String, Vec<u32>)| handles.len() as u64 == buffers;
-        let at = world.filled.iter().position(fits).unwrap_or(0);
+        let fits = |filled: &Filled| filled.handles.len() as u64 == buffers;
+        let named = |filled: &Filled| fits(filled) && step.step.contains(&in_units(filled.size));
+        let at = world.filled.iter().position(named);
+        let at = at.or_else(|| world.filled.iter().position(fits)).unwrap_or(0);
         let filled = world.filled.remove(at);
         drop(world);
-        let Some((name, handles)) = filled else { return (0, 0) };
-        let Some(file) = self.world().files.get(&name).cloned() else { return (0, 0) };
+        let Some(Filled { file, handles, .. }) = filled else { return (0, 0) };
+        let Some(file) = self.world().files.get(&file).cloned() else { return (0, 0) };
         let (mut destroyed, mut failed) = (0, 0);
         for handle in handles {
             let mut bytes = [0; 16];
@@ -563,29 +614,17 @@ impl Run<'_> {
     }
 }
 
-/// Whether a thread of the recording was a process of its own.
+/// A size as step names have it: `64k`, `16m`.
+fn in_units(size: u64) -> String {
+    let (k, m) = (size >> 10, size >> 20);
+    if m > 0 && m << 20 == size { format!("{m}m") } else { format!("{k}k") }
+}
+
+/// Whether a thread of the recording was a process of its own, or several one after the other.
 fn is_process(thread: &str) -> bool {
     let name = thread.to_ascii_lowercase();
-    name.contains("child") || name.contains("proc")
-}
-
-type TaskField = (&'static str, usize, usize);
-
-const TASK: &[TaskField] = &[
-    ("int_mask", offset_of!(Task, int_mask), 4),
-    ("int_clear", offset_of!(Task, int_clear), 4),
-    ("int_status", offset_of!(Task, int_status), 4),
-    ("regcfg_amount", offset_of!(Task, regcfg_amount), 4),
-    ("regcmd_addr", offset_of!(Task, regcmd_addr), 8),
-];
-
-fn task_at(step: &Step) -> usize {
-    let index = step.number("idx").and_then(|index| usize::try_from(index).ok()).unwrap_or(0);
-    index.saturating_mul(size_of::<Task>())
-}
-
-fn put_view(mapping: &Mapping, at: usize, (_, offset, len): TaskField, value: u64) {
-    mapping.write(at.saturating_add(offset), &value.to_le_bytes()[..len]);
+    let numbered = name.strip_prefix('p').is_some_and(|rest| rest.parse::<u32>().is_ok());
+    numbered || name.contains("child") || name.contains("proc")
 }
 
 /// The low 32 bits of a recorded number.

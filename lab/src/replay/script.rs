@@ -2,6 +2,10 @@
 
 use crate::replay::format::{Scenario, Step, after};
 
+/// When threads that submit jobs one after the other begin, and by how much they are apart.
+const FIRST_JOB_MS: u64 = 60;
+const JOBS_APART_MS: u64 = 140;
+
 /// When a step may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct When {
@@ -83,6 +87,12 @@ pub(crate) fn when(scenario: &Scenario, n: usize) -> When {
     if let Some(at_ms) = step.at_ms {
         return When { at_ms, after_listed: false };
     }
+    let jobs =
+        step.thread.as_deref().and_then(|thread| thread.strip_prefix('J')?.parse::<u64>().ok());
+    if let (Some(core), Some(_)) = (jobs, step.value.get("jobs")) {
+        // They overlap, and keep the domain from then on.
+        return When { at_ms: FIRST_JOB_MS + core * JOBS_APART_MS, after_listed: false };
+    }
     let at_ms = if looks(step) { late(scenario, n) } else { 0 };
     When { at_ms, after_listed: true }
 }
@@ -95,7 +105,18 @@ fn looks(step: &Step) -> bool {
 fn late(scenario: &Scenario, n: usize) -> u64 {
     let me = &scenario.steps[n];
     let later = &scenario.steps[n + 1..];
+    let next = later.iter().find(|step| step.thread == me.thread);
+    let times = || later.iter().filter_map(|step| step.at_ms);
+    if next.is_some_and(|step| step.op == "write_task") {
+        // What is written next belongs to the first call that is still to begin.
+        return times().min().map_or(0, |at| at.saturating_sub(2));
+    }
     let own = later.iter().filter(|step| step.thread == me.thread).find_map(|step| step.at_ms);
+    let power = me.value.get("path").and_then(|path| path.as_str()?.strip_suffix("/power"));
+    if let (Some(_), Some(own)) = (power, own) {
+        // It goes off after a while without calls.
+        return own.saturating_sub(1);
+    }
     let end = |step: &Step| Some(step.at_ms?.saturating_add(step.us.unwrap_or(0) / 1000));
     let bound = later.iter().find_map(end).unwrap_or(0).min(own.unwrap_or(u64::MAX));
     let others = later.iter().filter(|step| step.thread != me.thread);

@@ -14,8 +14,6 @@ pub(super) const GET_CAP: u32 = 0xC010_640C;
 pub(super) const CREATE_DUMB: u32 = 0xC020_64B2;
 pub(super) const MAP_DUMB: u32 = 0xC010_64B3;
 pub(super) const DESTROY_DUMB: u32 = 0xC004_64B4;
-pub(super) const GET_MAGIC: u32 = 0x8004_6402;
-pub(super) const SET_MASTER: u32 = 0x0000_641E;
 
 /// GET_CAP.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
@@ -45,22 +43,6 @@ pub(crate) struct DumbHandle {
     handle: u32,
 }
 
-/// A call without a struct.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
-#[repr(C)]
-pub(crate) struct Nothing;
-
-/// SET_MASTER and DROP_MASTER by a privileged opener of the card node.
-pub(crate) fn nothing(_: &mut Call<'_>, _: u32, _: &mut Nothing) -> Result<(), Errno> {
-    Ok(())
-}
-
-/// GET_MAGIC: a number of the file's own.
-pub(crate) fn magic(_: &mut Call<'_>, file: u32, args: &mut DumbHandle) -> Result<(), Errno> {
-    args.handle = file;
-    Ok(())
-}
-
 /// VERSION: texts are cut to the caller's room and not terminated, lengths are the full ones.
 pub(crate) fn version(
     call: &mut Call<'_>,
@@ -73,7 +55,8 @@ pub(crate) fn version(
     args.version_minor = minor.cast_signed();
     args.version_patchlevel = patch.cast_signed();
     args.name_len = put_text(args.name, args.name_len, drm::DRIVER_NAME)?;
-    args.date_len = put_text(args.date, args.date_len, version.date())?;
+    let date = if call.config().mainline_port { "" } else { version.date() };
+    args.date_len = put_text(args.date, args.date_len, date)?;
     args.desc_len = put_text(args.desc, args.desc_len, "RKNPU driver")?;
     Ok(())
 }
@@ -119,9 +102,6 @@ pub(crate) fn destroy_dumb(
 /// Why a number is refused that no handler takes.
 pub(crate) fn refusal(nr: u8, node: Node) -> Errno {
     match (nr, node) {
-        // Magic, master and flink are for those who may display.
-        (0x02 | 0x0a | 0x11 | 0x1e | 0x1f, Node::Render) => Errno::ACCESS,
-        (0x0a | 0x11, Node::Card) => Errno::ACCESS,
         (0xa0..=0xce, Node::Render) => Errno::ACCESS,
         (0xa0..=0xce, Node::Card) => Errno::OPNOTSUPP,
         _ => Errno::INVAL,

@@ -141,8 +141,9 @@ impl Placing<'_, '_> {
         if config.memory.is_some_and(|all| self.size > all.saturating_sub(self.call.memory)) {
             return Err(Errno::NOMEM);
         }
-        let unaligned =
-            self.has(MemFlags::IOMMU_LIMIT_IOVA_ALIGNMENT) && config.version.has_unaligned();
+        let unaligned = self.has(MemFlags::IOMMU_LIMIT_IOVA_ALIGNMENT)
+            && config.version.has_unaligned()
+            && !config.mainline_port;
         let (path, sram_size, iova) = if !config.iommu {
             let (at, cma) = self.call.physical.take(self.size).ok_or(Errno::INVAL)?;
             (Path::Contiguous { at, cma }, 0, at)

@@ -53,6 +53,9 @@ pub(crate) fn drop_handle(call: &mut Call<'_>, file: u32, handle: u32) -> bool {
 fn forget(call: &mut Call<'_>, address: u64) {
     if let Some(object) = call.objects.get_mut(address) {
         object.handles = object.handles.saturating_sub(1);
+        if object.handles == 0 {
+            call.objects.unname(address);
+        }
     }
     call.put_object(address);
 }

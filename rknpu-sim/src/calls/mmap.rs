@@ -9,6 +9,7 @@ use crate::object::Path;
 use crate::report::CallKind;
 use rknpu_sys::uapi::MemMap;
 use rustix::fd::RawFd;
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::sync::Arc;
 
@@ -97,6 +98,9 @@ impl Mapped {
         len: usize,
     ) -> Result<Mapped, Errno> {
         let (object, backing) = call.dma_bufs.of(fd)?;
+        if !writable(fd)? {
+            return Err(Errno::ACCESS);
+        }
         let pages = (len as u64).div_ceil(PAGE);
         let room = (backing.len() as u64).div_ceil(PAGE);
         let end = (offset / PAGE).checked_add(pages);
@@ -123,4 +127,14 @@ impl Mapped {
             put_file(call, file);
         }
     }
+}
+
+/// Whether a descriptor was opened for writing.
+fn writable(fd: RawFd) -> Result<bool, Errno> {
+    // By its text, where a borrowed descriptor would have to be known to be open.
+    let text =
+        std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).map_err(|_| Errno::BADF)?;
+    let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
+    Ok(flags.is_none_or(|flags| flags & OFlags::RWMODE.bits() != OFlags::RDONLY.bits()))
 }

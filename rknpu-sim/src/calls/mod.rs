@@ -6,6 +6,7 @@ mod create;
 mod handles;
 mod mmap;
 mod prime;
+mod roles;
 mod submit;
 mod sync;
 
@@ -13,6 +14,7 @@ pub(crate) use handles::put_file as close;
 pub(crate) use mmap::Mapped;
 pub(crate) use prime::DmaBufs;
 
+use crate::calls::roles::Needs;
 use crate::files::Node;
 use crate::kernel::Call;
 use crate::report::CallKind;
@@ -60,9 +62,14 @@ pub(crate) fn size_of_word(request: u32) -> usize {
 /// Whether a call's struct holds addresses that it writes to.
 pub(crate) fn holds_addresses(request: u32, bytes: &[u8]) -> bool {
     let word = Word(request);
-    let version = word.kind() == words::DRM_TYPE && word.nr() == Word(words::DRM_VERSION).nr();
-    let held = |at: usize| bytes.get(at..at + 8).is_some_and(|field| field != [0; 8]);
-    version && [24, 40, 56].into_iter().any(held)
+    let held = |at: &usize| bytes.get(*at..at + 8).is_some_and(|field| field != [0; 8]);
+    let addresses: &[usize] = match word.nr() {
+        _ if word.kind() != words::DRM_TYPE => &[],
+        nr if nr == Word(words::DRM_VERSION).nr() => &[24, 40, 56],
+        nr if nr == Word(roles::GET_UNIQUE).nr() => &[8],
+        _ => &[],
+    };
+    addresses.iter().any(held)
 }
 
 /// One call, as the DRM core makes it: the caller's size is copied in, the rest is zero; the
@@ -73,6 +80,9 @@ pub(crate) fn ioctl(call: &mut Call<'_>, file: u32, arg: &Arg) -> Result<i32, Er
         return Err(Errno::NOTTY);
     }
     let node = call.files.get(file).map(|file| file.node).ok_or(Errno::BADF)?;
+    if let Some(needs) = needs(word.nr()) {
+        roles::permitted(call, file, needs)?;
+    }
     let handler = handler(call, word.nr(), node)?;
     let known = Word(handler.word);
     let (takes, gives) = (word.writes() && known.writes(), word.reads() && known.reads());
@@ -97,6 +107,9 @@ pub(crate) fn ioctl(call: &mut Call<'_>, file: u32, arg: &Arg) -> Result<i32, Er
         return Err(errno);
     }
     let result = (handler.run)(call, file, bytes, gives);
+    if matches!(word.nr(), 0x40..=0x45) {
+        call.powered_ns = Some(call.time.now());
+    }
     call.report.called(handler.kind, result.is_ok());
     let refused = size_out > 0 && call.faults.copy_out();
     let written = if refused { Err(Errno::FAULT) } else { arg.write(&bytes[..size_out]) };
@@ -146,6 +159,16 @@ fn with<T: FromBytes + IntoBytes + Immutable>(
     result
 }
 
+/// What a call of the DRM core asks of who makes it; the driver's own, and some, ask nothing.
+fn needs(nr: u8) -> Option<Needs> {
+    match nr {
+        0x01 | 0x02 | 0x05 | 0x0d | 0x1e | 0x1f => Some(Needs::Card),
+        0x0a | 0x0b => Some(Needs::Authenticated),
+        0x07 | 0x11 => Some(Needs::Master),
+        _ => None,
+    }
+}
+
 fn handler(call: &Call<'_>, nr: u8, node: Node) -> Result<Handler, Errno> {
     use rknpu_sys::{drm, uapi};
     let version = call.config().version;
@@ -168,12 +191,16 @@ fn handler(call: &Call<'_>, nr: u8, node: Node) -> Result<Handler, Errno> {
         0x00 => handler!(Version, words::DRM_VERSION, drm::Version, core::version),
         0x09 => handler!(GemClose, words::GEM_CLOSE, drm::GemClose, handles::gem_close),
         0x0c => handler!(GetCap, core::GET_CAP, core::Cap, core::get_cap),
-        0x02 if node == Node::Card => {
-            handler!(Other, core::GET_MAGIC, core::DumbHandle, core::magic)
-        }
-        0x1e | 0x1f if node == Node::Card => {
-            handler!(Other, core::SET_MASTER, core::Nothing, core::nothing)
-        }
+        0x01 => handler!(Other, roles::GET_UNIQUE, roles::Unique, roles::get_unique),
+        0x02 => handler!(Other, roles::GET_MAGIC, roles::Magic, roles::get_magic),
+        0x05 => handler!(Other, roles::GET_CLIENT, roles::Client, roles::get_client),
+        0x07 => handler!(Other, roles::SET_VERSION, roles::Versions, roles::set_version),
+        0x0a => handler!(Other, roles::GEM_FLINK, roles::Flink, roles::flink),
+        0x0b => handler!(Other, roles::GEM_OPEN, roles::Open, roles::open),
+        0x0d => handler!(Other, roles::SET_CLIENT_CAP, roles::ClientCap, roles::set_client_cap),
+        0x11 => handler!(Other, roles::AUTH_MAGIC, roles::Magic, roles::auth_magic),
+        0x1e => handler!(Other, roles::SET_MASTER, roles::Nothing, roles::set_master),
+        0x1f => handler!(Other, roles::DROP_MASTER, roles::Nothing, roles::drop_master),
         0x2d => {
             handler!(PrimeHandleToFd, words::PRIME_HANDLE_TO_FD, drm::PrimeHandle, prime::export)
         }

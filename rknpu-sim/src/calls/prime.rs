@@ -78,7 +78,11 @@ pub(crate) fn export(call: &mut Call<'_>, file: u32, args: &mut PrimeHandle) -> 
     let open = call.files.get(file).ok_or(Errno::BADF)?;
     let address = open.handles.get(args.handle).ok_or(Errno::NOENT)?;
     let object = call.objects.get(address).ok_or(Errno::NOENT)?;
-    let backing = object.backing.clone().ok_or(Errno::INVAL)?;
+    let backing = match &object.backing {
+        Some(backing) => backing.clone(),
+        // A buffer of no bytes is exported as well; whoever maps it finds nothing.
+        None => Arc::new(Backing::new(PAGE as usize, false, false)?),
+    };
     let imported = matches!(object.path, Path::Imported { .. });
     let fd = descriptor(&backing, args.flags)?;
     let inode = backing.inode();

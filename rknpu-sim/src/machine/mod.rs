@@ -89,9 +89,25 @@ impl Machine {
         self.open_node(Node::Render)
     }
 
-    /// Opens a node.
+    /// Opens a node, as root.
     pub fn open_node(&self, node: Node) -> File {
-        let id = self.kernel().enter().files.open(node);
+        self.open_as(node, true)
+    }
+
+    /// Opens a node, as root or as somebody else. Whoever opens the card first is its master.
+    ///
+    /// ```
+    /// use rknpu_sim::{Config, Machine, Node};
+    ///
+    /// const SET_MASTER: u32 = 0x641e;
+    /// let machine = Machine::new(Config::default());
+    /// let (root, other) = (machine.open_node(Node::Card), machine.open_as(Node::Card, false));
+    /// root.call_bytes(SET_MASTER, &mut [])?; // it is the master already
+    /// assert_eq!(other.call_bytes(SET_MASTER, &mut []), Err(rustix::io::Errno::ACCESS));
+    /// # Ok::<(), rustix::io::Errno>(())
+    /// ```
+    pub fn open_as(&self, node: Node, root: bool) -> File {
+        let id = self.kernel().enter().files.open(node, root);
         File::new(self.clone(), id)
     }
 
@@ -266,7 +282,8 @@ impl Machine {
     /// ```
     ///
     /// # Errors
-    /// EBADF when the descriptor is none of this machine's dma-bufs, EINVAL for a range past its end.
+    /// EBADF when the descriptor is none of this machine's dma-bufs, EACCES when it was exported for reading
+    /// only, EINVAL for a range past its end.
     pub fn mmap_dma_buf(&self, fd: RawFd, offset: u64, len: usize) -> Result<Mapping, Errno> {
         let mut call = self.kernel().enter();
         let mapped = Mapped::of_dma_buf(&mut call, fd, offset, len)?;

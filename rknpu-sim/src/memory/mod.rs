@@ -234,7 +234,7 @@ impl Backing {
                 self.pages.cpu.copy_out(start, bytes);
                 split.device.copy_in(start, bytes);
                 split.clean.copy_in(start, bytes);
-            } else if dirty && invalidate {
+            } else if dirty && invalidate && !self.is_fresh(split, start, bytes.len()) {
                 synced.discarded += bytes.len() as u64;
             }
             if invalidate {
@@ -269,6 +269,16 @@ impl Backing {
     fn is_dirty(&self, split: &Split, line: usize) -> bool {
         let len = LINE.min(self.len() - line);
         !self.pages.cpu.same(&split.clean, line, len)
+    }
+
+    /// Whether a line is as the kernel left it: zeroed through the cache, and never cleaned.
+    fn is_fresh(&self, split: &Split, line: usize, len: usize) -> bool {
+        let holds = |map: &Map, byte: u8| {
+            let mut bytes = [0; LINE];
+            map.copy_out(line, &mut bytes[..len]);
+            bytes[..len].iter().all(|b| *b == byte)
+        };
+        holds(&split.clean, POISON) && holds(&self.pages.cpu, 0)
     }
 
     fn lines(&self, from: usize, to: usize) -> impl Iterator<Item = usize> + use<> {
