@@ -5,6 +5,7 @@
 //! | [`Decoder`] | tokens in, logits out, for the [families](families()) that have one |
 //! | [`Linears`] | the trait of its linear layers: lists of products that share one input |
 //! | [`Reference`] | these in f32 on the CPU, the measure of all others |
+//! | [`ork_linear::Layers`] | these on the NPU, and on the CPU where few rows do not pay |
 //! | [`Tokenizer`], [`ChatTemplate`] | text to tokens and back, by the GGUF's own metadata |
 //! | [`Sampler`] | which token comes next |
 //! | [`Session`] | a text: its prompt in blocks, then token after token, or draft after draft |
@@ -44,6 +45,7 @@ mod draft;
 mod error;
 mod family;
 mod kv;
+mod layers;
 mod linear;
 mod load;
 mod math;

@@ -1,6 +1,7 @@
 //! What is done before a signal ends the program: buffers go back to the driver, temporary files go.
 
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -48,6 +49,18 @@ impl Drop for AtSuddenEnd {
     }
 }
 
+/// What SIGINT asks to end before it ends the process.
+static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// From now on SIGINT sets a flag while it is not set; one that finds it set ends the process.
+///
+/// # Errors
+/// As [`AtSuddenEnd::new`].
+pub(crate) fn interrupt_asks_first() -> Result<Arc<AtomicBool>> {
+    watch()?;
+    Ok(ASKED.get_or_init(Arc::default).clone())
+}
+
 fn tasks() -> MutexGuard<'static, Vec<(u64, Task)>> {
     TASKS.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -59,7 +72,11 @@ fn watch() -> Result<()> {
         let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]);
         let wait = |mut signals: Signals| {
             thread::Builder::new().name("ork-signals".into()).spawn(move || {
-                if let Some(signal) = signals.forever().next() {
+                for signal in signals.forever() {
+                    let asked = ASKED.get().filter(|_| signal == SIGINT);
+                    if asked.is_some_and(|asked| !asked.swap(true, Ordering::Relaxed)) {
+                        continue;
+                    }
                     // Not under the lock: whatever else ends meanwhile must not wait for it.
                     let tasks = std::mem::take(&mut *tasks());
                     tasks.into_iter().for_each(|(_, task)| task());

@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand};
 pub use packs::{ConvertArgs, InspectArgs, QuantiseArgs, UpgradeArgs, VerifyArgs};
 pub use probes::{CapacityArgs, DomainsArgs, FillArgs, PersistArgs, ProbeCommand, StreamProbeArgs};
 pub use runs::{BenchArgs, DemoArgs, PlanArgs, TopArgs};
-pub use text::RunArgs;
+pub use text::{Arithmetic, RunArgs};
 
 use crate::device::DeviceChoice;
 

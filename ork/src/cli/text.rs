@@ -3,6 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use ork_weights::quantise::Tier;
+
+use super::DeviceArgs;
+use crate::size::Size;
 
 /// `ork run`.
 ///
@@ -42,6 +46,19 @@ pub struct RunArgs {
     /// Tokens of prompt and answers that fit; by default what the model was made for, at most 8192.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1 << 24))]
     pub context: Option<u32>,
+    /// How linear layers are computed: `f32` by the CPU alone, or from weights in a form that packs
+    /// have: rotated-int8, int8, fp16.
+    #[arg(long, value_name = "TIER", default_value = "rotated-int8")]
+    pub tier: Arithmetic,
+    /// Device memory for weights and scratch; by default ORK_WCACHE_BUDGET_MB, or 3072 MiB.
+    #[arg(long, value_name = "SIZE")]
+    pub budget: Option<Size>,
+    /// Where the packed weights are kept for the next run; by default ORK_PERSIST, or nowhere.
+    #[arg(long, value_name = "PACK")]
+    pub persist: Option<PathBuf>,
+    /// Device.
+    #[command(flatten)]
+    pub device: DeviceArgs,
     /// Propose tokens that the model verifies many at a time: a smaller model of the same vocabulary,
     /// or `ngrams` for what the text itself repeats. The text is the same as without.
     #[arg(long, value_name = "MODEL|ngrams")]
@@ -49,4 +66,32 @@ pub struct RunArgs {
     /// Tokens that are proposed at a time.
     #[arg(long, value_name = "N", default_value_t = 6, requires = "draft", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub draft_tokens: u32,
+}
+
+/// How linear layers are computed.
+///
+/// ```
+/// use ork::cli::Arithmetic;
+/// use ork_weights::quantise::Tier;
+///
+/// assert_eq!("f32".parse(), Ok(Arithmetic::F32));
+/// assert_eq!("int8".parse(), Ok(Arithmetic::Packed(Tier::Int8)));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Arithmetic {
+    /// In f32, on the CPU.
+    F32,
+    /// From weights as the NPU reads them.
+    Packed(Tier),
+}
+
+impl std::str::FromStr for Arithmetic {
+    type Err = <Tier as std::str::FromStr>::Err;
+
+    fn from_str(text: &str) -> Result<Arithmetic, Self::Err> {
+        match text {
+            "f32" => Ok(Arithmetic::F32),
+            tier => tier.parse().map(Arithmetic::Packed),
+        }
+    }
 }

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use ork_llm::{End, Generated, Sampler};
 use serde::Serialize;
-use signal_hook::consts::SIGINT;
 
 use super::TextModel;
-use crate::error::{Error, Result};
+use crate::ending::interrupt_asks_first;
+use crate::error::Result;
 use crate::output::{Report, plain_lines};
 
 /// An answer and what it took.
@@ -40,12 +40,7 @@ pub(crate) struct Teller {
 impl Teller {
     /// From here on the first Ctrl-C ends an answer, and one more the program.
     pub(crate) fn new(sampler: Sampler, most: usize, report: Report) -> Result<Teller> {
-        let interrupted = Arc::new(AtomicBool::new(false));
-        let signal = |error| Error::file("watch for Ctrl-C:", "SIGINT".as_ref())(error);
-        // The order matters: the second one sees what the first one of the signal before has set.
-        signal_hook::flag::register_conditional_shutdown(SIGINT, 130, Arc::clone(&interrupted))
-            .map_err(signal)?;
-        signal_hook::flag::register(SIGINT, Arc::clone(&interrupted)).map_err(signal)?;
+        let interrupted = interrupt_asks_first()?;
         Ok(Teller { sampler, most, report, terminal: io::stdout().is_terminal(), interrupted })
     }
 

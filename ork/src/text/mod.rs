@@ -2,6 +2,7 @@
 
 mod answer;
 mod conversation;
+mod layers;
 mod model;
 
 pub(crate) use answer::{Answer, Teller};

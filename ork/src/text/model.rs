@@ -7,13 +7,17 @@ use ork_llm::{
 };
 use ork_weights::model::gguf::Tensors;
 
-use super::failed;
-use crate::cli::RunArgs;
+use super::{failed, layers};
+use crate::cli::{Arithmetic, RunArgs};
+use crate::device::OpenDevice;
 use crate::error::{Error, Result};
 use crate::output::Report;
 
 /// Weights up to this size as f32 are kept so; larger ones as the file has them.
 const KEPT_AS_F32: u64 = 3 << 30;
+
+/// What `--draft` calls proposals without a model.
+const NGRAMS: &str = "ngrams";
 
 /// Most tokens of a context that is not asked for.
 const USUAL_CONTEXT: usize = 8192;
@@ -24,17 +28,18 @@ pub(crate) struct TextModel {
     pub(crate) tokenizer: Tokenizer,
     /// `None` where text is continued as it is.
     pub(crate) template: Option<ChatTemplate>,
+    /// Where the weights are; it goes after them.
+    _device: Option<OpenDevice>,
 }
 
 impl TextModel {
     /// Opens what the arguments name.
     pub(crate) fn open(args: &RunArgs, report: Report) -> Result<TextModel> {
         let path = &args.model;
-        let (decoder, tokenizer) = open(path)?;
-        let header = decoder.tensors().header();
+        let (tensors, tokenizer) = open(path)?;
         let template = match args.raw {
             true => None,
-            false => ChatTemplate::from_header(header).map_err(failed(path))?,
+            false => ChatTemplate::from_header(tensors.header()).map_err(failed(path))?,
         };
         if template.is_none() && !args.raw {
             if args.system.is_some() {
@@ -44,24 +49,46 @@ impl TextModel {
             }
             report.note("note: the model has no chat template: text is continued as it is");
         }
+        let small = args.draft.as_deref().filter(|draft| *draft != Path::new(NGRAMS));
+        let draft = small.map(open).transpose()?;
+        if let (Some(path), Some((_, vocabulary))) = (small, &draft) {
+            DraftModel::check(vocabulary, &tokenizer).map_err(failed(path))?;
+        }
+
+        let (mut of_draft, of_model, device) = match args.tier {
+            Arithmetic::F32 => {
+                let reference = |tensors: &Tensors| reference(tensors).map_err(failed(path));
+                let of_draft = draft.as_ref().map(|(tensors, _)| reference(tensors)).transpose()?;
+                (of_draft, reference(&tensors)?, None)
+            }
+            Arithmetic::Packed(tier) => {
+                // A draft is read in every round: it is the first to stay in memory.
+                let models: Vec<&Path> = small.into_iter().chain([&**path]).collect();
+                let device = args.device.device.open(report)?;
+                let mut opened = layers::open(args, tier, &models, &device, report)?;
+                let boxed = |layers: Option<layers::Watched>| {
+                    layers.map(|layers| Box::new(layers) as Box<dyn Linears>)
+                };
+                let of_model = boxed(opened.pop());
+                let none = || Error::Usage("no model was opened".into());
+                (boxed(opened.pop()), of_model.ok_or_else(none)?, Some(device))
+            }
+        };
+        let decoder = Decoder::new(tensors, of_model).map_err(failed(path))?;
         let made_for = decoder.config().context;
         let context = args.context.map_or(made_for.min(USUAL_CONTEXT), |n| n as usize);
         if context > made_for {
             report.note(format!("note: the model was made for {made_for} tokens, not {context}"));
         }
         let mut session = Session::new(decoder, context);
-        if let Some(draft) = &args.draft {
-            let length = args.draft_tokens as usize;
-            session = match draft.to_str() {
-                Some("ngrams") => session.with_draft(Box::new(Ngrams::default()), length),
-                _ => {
-                    let (decoder, vocabulary) = open(draft)?;
-                    DraftModel::check(&vocabulary, &tokenizer).map_err(failed(draft))?;
-                    session.with_draft(Box::new(DraftModel::new(decoder, context)), length)
-                }
-            };
+        let length = args.draft_tokens as usize;
+        if let (Some(path), Some((tensors, _)), Some(linears)) = (small, draft, of_draft.take()) {
+            let decoder = Decoder::new(tensors, linears).map_err(failed(path))?;
+            session = session.with_draft(Box::new(DraftModel::new(decoder, context)), length);
+        } else if args.draft.is_some() {
+            session = session.with_draft(Box::new(Ngrams::default()), length);
         }
-        Ok(TextModel { session, tokenizer, template })
+        Ok(TextModel { session, tokenizer, template, _device: device })
     }
 
     /// The tokens of a conversation.
@@ -76,20 +103,22 @@ impl TextModel {
     }
 }
 
-fn open(path: &Path) -> Result<(Decoder, Tokenizer)> {
-    let open = || -> ork_llm::Result<(Decoder, Tokenizer)> {
+fn open(path: &Path) -> Result<(Tensors, Tokenizer)> {
+    let open = || -> ork_llm::Result<_> {
         let tensors = Tensors::open(path)?;
-        // Before the weights, which take longer.
         let tokenizer = Tokenizer::new(tensors.header())?;
-        let values = |tensor: &ork_weights::model::gguf::Tensor| {
-            tensor.dimensions.iter().copied().fold(4, u64::saturating_mul)
-        };
-        let bytes: u64 = tensors.iter().map(values).fold(0, u64::saturating_add);
-        let linears: Box<dyn Linears> = match bytes {
-            ..=KEPT_AS_F32 => Box::new(Reference::f32(&tensors)?),
-            _ => Box::new(Reference::light(&tensors)?),
-        };
-        Ok((Decoder::new(tensors, linears)?, tokenizer))
+        Ok((tensors, tokenizer))
     };
     open().map_err(failed(path))
+}
+
+fn reference(tensors: &Tensors) -> ork_llm::Result<Box<dyn Linears>> {
+    let values = |tensor: &ork_weights::model::gguf::Tensor| {
+        tensor.dimensions.iter().copied().fold(4, u64::saturating_mul)
+    };
+    let bytes: u64 = tensors.iter().map(values).fold(0, u64::saturating_add);
+    Ok(match bytes {
+        ..=KEPT_AS_F32 => Box::new(Reference::f32(tensors)?),
+        _ => Box::new(Reference::light(tensors)?),
+    })
 }

@@ -1,0 +1,30 @@
+//! Linear layers on the NPU, and on the CPU where few rows do not pay: those of `ork-linear`.
+
+use crate::linear::{LinearError, Linears, Product, Weight};
+use ork_linear::Layers;
+
+impl Linears for Layers {
+    fn weight(&self, name: &str) -> Option<Weight> {
+        let number = self.find(name)?;
+        let layout = self.layout(number)?;
+        Some(Weight { id: u32::try_from(number).ok()?, k: layout.k(), n: layout.n() })
+    }
+
+    fn multiply(
+        &mut self,
+        rows: usize,
+        input: &[f32],
+        products: &mut [Product<'_>],
+    ) -> Result<(), LinearError> {
+        let products = products.iter_mut().map(|product| ork_linear::Product {
+            weight: product.weight.id as usize,
+            out: &mut *product.out,
+        });
+        Ok(Layers::multiply(self, rows, input, products)?)
+    }
+
+    fn expect(&mut self, groups: &[&[Weight]]) {
+        let weights = groups.iter().copied().flatten();
+        Layers::expect(self, weights.map(|weight| weight.id as usize));
+    }
+}
