@@ -62,8 +62,17 @@ impl Backend for Slow {
     type Host = ();
     type Device = ();
 
-    fn create(&self, _domain: DomainId, _bytes: u64) -> Result<(), Cause> {
+    fn create(&self, _domain: DomainId, _bytes: u64, _weight: WeightId) -> Result<(), Cause> {
         Ok(())
+    }
+
+    fn create_slots(
+        &self,
+        _domain: DomainId,
+        _bytes: u64,
+        count: usize,
+    ) -> (Vec<()>, Option<Cause>) {
+        (vec![(); count], None)
     }
 
     fn copy(&self, _memory: &mut (), _weight: WeightId, _purpose: Purpose) -> Result<(), Cause> {

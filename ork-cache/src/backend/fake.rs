@@ -163,7 +163,7 @@ impl Backend for Fake {
     type Host = FakeMemory;
     type Device = Synced;
 
-    fn create(&self, domain: DomainId, bytes: u64) -> Result<FakeMemory, Cause> {
+    fn create(&self, domain: DomainId, bytes: u64, _weight: WeightId) -> Result<FakeMemory, Cause> {
         let mut ledger = self.call(domain);
         if ledger.refuse_create > 0 {
             ledger.refuse_create -= 1;
@@ -177,6 +177,22 @@ impl Backend for Fake {
             ledger.broken.push(text);
         }
         Ok(FakeMemory { domain, bytes, copied: None })
+    }
+
+    fn create_slots(
+        &self,
+        domain: DomainId,
+        bytes: u64,
+        count: usize,
+    ) -> (Vec<FakeMemory>, Option<Cause>) {
+        let mut slots = Vec::new();
+        for _ in 0..count {
+            match self.create(domain, bytes, WeightId(0)) {
+                Ok(slot) => slots.push(slot),
+                Err(cause) => return (slots, Some(cause)),
+            }
+        }
+        (slots, None)
     }
 
     fn copy(

@@ -19,11 +19,20 @@ pub trait Backend: Send + Sync + 'static {
     /// The same memory, with a weight that the NPU may read.
     type Device: Send + Sync + 'static;
 
-    /// Creates `bytes` (a multiple of 4096) in `domain`. A memory call.
+    /// Creates `bytes` (a multiple of 4096) in `domain`, first for `weight`. A memory call.
     ///
     /// # Errors
     /// What the device says; nothing is then allocated.
-    fn create(&self, domain: DomainId, bytes: u64) -> Result<Self::Host, Cause>;
+    fn create(&self, domain: DomainId, bytes: u64, weight: WeightId) -> Result<Self::Host, Cause>;
+
+    /// Creates `count` slots of `bytes` each in `domain`: as many as the device gives, and why there are no
+    /// more. A memory call.
+    fn create_slots(
+        &self,
+        domain: DomainId,
+        bytes: u64,
+        count: usize,
+    ) -> (Vec<Self::Host>, Option<Cause>);
 
     /// Writes `weight` with the CPU. With [`Purpose::Demand`] somebody waits for it.
     ///

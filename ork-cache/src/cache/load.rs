@@ -163,7 +163,7 @@ impl<'a, B: Backend> Flight<'a, B> {
         let (domain, bytes) = state.residency.slot(self.slot);
         if stage == Stage::Create {
             let call = shared.begin_call(state, domain);
-            let created = shared.backend.create(domain, bytes);
+            let created = shared.backend.create(domain, bytes, weight);
             drop(call);
             self.memory = Some(Memory::Host(created?));
         } else {

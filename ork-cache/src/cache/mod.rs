@@ -112,27 +112,21 @@ impl<B: Backend> Cache<B> {
     pub(crate) fn add_class(&self, domain: DomainId, bytes: u64, count: usize) -> Result<ClassId> {
         let mut state = lock(&self.shared.state);
         let (class, slots) = state.residency.add_class(domain, bytes, count)?;
-        let mut refused = None;
+        let size = slots.first().map_or(0, |&slot| state.residency.slot(slot).1);
+        let call = self.shared.begin_call(state, domain);
+        let (created, refused) = self.backend().create_slots(domain, size, count);
+        state = call.end();
+        let mut created = created.into_iter();
         for slot in slots {
-            if refused.is_some() {
-                state.residency.slot_failed(slot);
-                continue;
-            }
-            let size = state.residency.slot(slot).1;
-            let call = self.shared.begin_call(state, domain);
-            let created = self.backend().create(domain, size);
-            state = call.end();
-            match created {
-                Ok(memory) => {
+            match created.next() {
+                Some(memory) => {
                     state.put(slot, Memory::Host(memory));
                     state.residency.slot_created(slot);
                 }
-                Err(cause) => {
-                    state.residency.slot_failed(slot);
-                    refused = Some(Error::Slot { bytes, domain, cause });
-                }
+                None => state.residency.slot_failed(slot),
             }
         }
+        let refused = refused.map(|cause| Error::Slot { bytes, domain, cause });
         self.shared.wake(&mut state);
         refused.map_or(Ok(class), Err)
     }

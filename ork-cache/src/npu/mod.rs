@@ -1,17 +1,21 @@
 //! The cache on a device: memory in IOMMU domains, filled from packs and models.
 
+mod group;
+
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use rknpu::buffer::ReadOnly;
 use rknpu::{Buffer, Domain, Host, Layout, WeightRef};
 
+use group::Group;
+
 use crate::backend::Backend;
 use crate::cache::{Cache, Pinned};
 use crate::error::{Cause, Error, Result};
 use crate::ids::{DomainId, WeightId};
 use crate::plan::Part;
-use crate::residency::Purpose;
+use crate::residency::{Home, PAGE, Purpose};
 use crate::store::Store;
 use crate::trace::{DEMAND, MEMORY, PREFETCH, Recorder};
 
@@ -30,6 +34,15 @@ pub struct Npu {
 struct Source {
     store: Arc<Store>,
     part: Part,
+    /// Where it will stay, for a weight that stays.
+    piece: Option<Piece>,
+}
+
+/// A piece of a large buffer.
+#[derive(Clone, Debug)]
+struct Piece {
+    group: Arc<Group>,
+    index: usize,
 }
 
 /// Memory while it is filled, and what has been written there.
@@ -37,6 +50,7 @@ struct Source {
 pub struct Filling {
     buffer: Buffer<Host>,
     layout: Option<Layout>,
+    piece: Option<Piece>,
 }
 
 /// Memory with a weight that NPU and CPU may read.
@@ -44,6 +58,7 @@ pub struct Filling {
 pub struct Filled {
     buffer: Buffer<ReadOnly>,
     layout: Layout,
+    piece: Option<Piece>,
 }
 
 /// Memory that nothing was written to.
@@ -73,13 +88,35 @@ impl Npu {
         let _ids = self.attaching.lock().unwrap_or_else(PoisonError::into_inner);
         let attached = attach()?;
         let mut sources = self.sources.write().unwrap_or_else(PoisonError::into_inner);
-        for &part in parts(&attached) {
+        let parts = parts(&attached);
+        for &part in parts {
             if sources.len() <= part.weight.index() {
                 sources.resize(part.weight.index() + 1, None);
             }
-            sources[part.weight.index()] = Some(Source { store: store.clone(), part });
+            let store = store.clone();
+            sources[part.weight.index()] = Some(Source { store, part, piece: None });
+        }
+        for domain in 0..self.domains.len() {
+            let stays = |p: &&Part| p.home == Home::Fixed && p.domain.index() == domain;
+            let here = || parts.iter().filter(stays);
+            let sizes = here().map(|part| part.layout.bytes().next_multiple_of(PAGE) as usize);
+            let groups = group::groups(sizes).into_iter().map(Arc::new);
+            let pieces = groups.flat_map(|group| {
+                (0..group.len()).map(move |index| Piece { group: group.clone(), index })
+            });
+            for (part, piece) in here().zip(pieces) {
+                if let Some(source) = &mut sources[part.weight.index()] {
+                    source.piece = Some(piece);
+                }
+            }
         }
         Ok(attached)
+    }
+
+    fn domain(&self, domain: DomainId) -> std::result::Result<&Domain, Cause> {
+        let known = self.domains.len();
+        let unknown = || cause(Error::UnknownDomain { domain, known });
+        self.domains.get(domain.index()).ok_or_else(unknown)
     }
 
     fn source(&self, weight: WeightId) -> std::result::Result<Source, Cause> {
@@ -111,14 +148,36 @@ impl Backend for Npu {
     type Host = Filling;
     type Device = Filled;
 
-    fn create(&self, domain: DomainId, bytes: u64) -> std::result::Result<Filling, Cause> {
-        let len = usize::try_from(bytes).map_err(cause)?;
-        let known = self.domains.len();
-        let unknown = || cause(Error::UnknownDomain { domain, known });
-        let domain = self.domains.get(domain.index()).ok_or_else(unknown)?;
-        let buffer = domain.alloc(len).map_err(cause)?;
+    fn create(
+        &self,
+        domain: DomainId,
+        bytes: u64,
+        weight: WeightId,
+    ) -> std::result::Result<Filling, Cause> {
+        let (domain, piece) = (self.domain(domain)?, self.source(weight)?.piece);
+        let buffer = match &piece {
+            Some(Piece { group, index }) => group.take(domain, *index),
+            None => domain.alloc(usize::try_from(bytes).map_err(cause)?),
+        };
+        let buffer = buffer.map_err(cause)?;
         self.record_memory();
-        Ok(Filling { buffer, layout: None })
+        Ok(Filling { buffer, layout: None, piece })
+    }
+
+    fn create_slots(
+        &self,
+        domain: DomainId,
+        bytes: u64,
+        count: usize,
+    ) -> (Vec<Filling>, Option<Cause>) {
+        let (domain, bytes) = match (self.domain(domain), usize::try_from(bytes).map_err(cause)) {
+            (Ok(domain), Ok(bytes)) => (domain, bytes),
+            (Err(cause), _) | (_, Err(cause)) => return (Vec::new(), Some(cause)),
+        };
+        let (slots, error) = group::slots(domain, bytes, count);
+        self.record_memory();
+        let filling = |buffer| Filling { buffer, layout: None, piece: None };
+        (slots.into_iter().map(filling).collect(), error.map(cause))
     }
 
     fn copy(
@@ -127,7 +186,7 @@ impl Backend for Npu {
         weight: WeightId,
         purpose: Purpose,
     ) -> std::result::Result<(), Cause> {
-        let Source { store, part } = self.source(weight)?;
+        let Source { store, part, .. } = self.source(weight)?;
         let Part { item, column, layout, .. } = part;
         let since = self.recorder.as_ref().map_or(Duration::ZERO, |recorder| recorder.now());
         memory.layout = None;
@@ -141,34 +200,39 @@ impl Backend for Npu {
 
     fn sync_for_device(&self, memory: Filling) -> std::result::Result<Filled, (Filling, Cause)> {
         let Some(layout) = memory.layout else { return Err((memory, cause(Nothing))) };
+        let piece = memory.piece;
         match memory.buffer.to_read_only_up_to(layout.bytes()) {
-            Ok(buffer) => Ok(Filled { buffer, layout }),
+            Ok(buffer) => Ok(Filled { buffer, layout, piece }),
             Err(unchanged) => {
-                let memory = Filling { buffer: unchanged.buffer, layout: Some(layout) };
+                let memory = Filling { buffer: unchanged.buffer, layout: Some(layout), piece };
                 Err((memory, cause(unchanged.error)))
             }
         }
     }
 
     fn reclaim(&self, memory: Filled) -> std::result::Result<Filling, (Filled, Cause)> {
-        let layout = memory.layout;
-        match memory.buffer.reclaim() {
-            Ok(buffer) => Ok(Filling { buffer, layout: None }),
+        let Filled { buffer, layout, piece } = memory;
+        match buffer.reclaim() {
+            Ok(buffer) => Ok(Filling { buffer, layout: None, piece }),
             Err(unchanged) => {
                 let buffer = unchanged.buffer;
-                Err((Filled { buffer, layout }, cause(unchanged.error)))
+                Err((Filled { buffer, layout, piece }, cause(unchanged.error)))
             }
         }
     }
 
     fn free(&self, memory: Filling) -> std::result::Result<(), Cause> {
-        let freed = memory.buffer.free();
+        let alone = match &memory.piece {
+            Some(Piece { group, index }) => group.give_back(*index, memory.buffer),
+            None => Some(memory.buffer),
+        };
+        let freed = alone.map_or(Ok(()), Buffer::free);
         self.record_memory();
         freed.map_err(|unchanged| cause(unchanged.error))
     }
 
     fn will_need(&self, weight: WeightId) {
-        if let Ok(Source { store, part }) = self.source(weight) {
+        if let Ok(Source { store, part, .. }) = self.source(weight) {
             store.will_need(part.item);
         }
     }
