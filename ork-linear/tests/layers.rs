@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::slice;
 use std::sync::Arc;
 
 use ork_cache::Store;
@@ -105,7 +106,7 @@ fn who_computes_and_where_weights_are_does_not_show() {
         for depth in [Depth::Bits8, Depth::Bits16] {
             let store = files.from_pack(tier);
             let resident = Setup { npu_rows: usize::MAX, ..setup(&store, 1, depth) };
-            let mut layers = open(&device(), &[store.clone()], &resident).unwrap();
+            let mut layers = open(&device(), slice::from_ref(&store), &resident).unwrap();
             let want = bits(&passes(&mut layers[0], 33).unwrap());
             let context = format!("{tier}, {depth} bits");
             assert!(want.iter().all(|bits| f32::from_bits(*bits).is_finite()), "{context}");
@@ -115,7 +116,7 @@ fn who_computes_and_where_weights_are_does_not_show() {
                     let machine = Machine::new(Config::default());
                     let device = Device::simulated_on(&machine).unwrap();
                     let setup = Setup { npu_rows, ..setup(&store, part, depth) };
-                    let mut layers = open(&device, &[store.clone()], &setup).unwrap();
+                    let mut layers = open(&device, slice::from_ref(&store), &setup).unwrap();
                     let streamed = !layers[0].placed().streamed.is_empty();
                     assert_eq!(streamed, part > 1, "{context}, a {part}th of the budget");
                     let before = machine.report().jobs;
@@ -148,7 +149,7 @@ fn two_models_share_a_device() {
     let files = Files::new();
     let stores = [files.from_pack(ROTATED), files.from_pack(Tier::Int8)];
     let alone = stores.each_ref().map(|store| {
-        let mut layers = open(&device(), &[store.clone()], &setup(store, 1, Depth::Bits8)).unwrap();
+        let mut layers = open(&device(), slice::from_ref(&store), &setup(store, 1, Depth::Bits8)).unwrap();
         bits(&passes(&mut layers[0], 40).unwrap())
     });
     let setup = setup(&stores[0], 1, Depth::Bits8);
@@ -185,12 +186,12 @@ fn a_wedged_npu_is_replaced_in_the_middle() {
     let store = files.from_pack(ROTATED);
     for part in [1, 3] {
         let setup = Setup { npu_rows: 1, ..setup(&store, part, Depth::Bits16) };
-        let mut sound = open(&device(), &[store.clone()], &setup).unwrap();
+        let mut sound = open(&device(), slice::from_ref(&store), &setup).unwrap();
         let want = bits(&passes(&mut sound[0], 3).unwrap());
         for after in [0, 3, 11] {
             let machine = Machine::new(Config::default());
             let device = Device::simulated_on(&machine).unwrap();
-            let mut layers = open(&device, &[store.clone()], &setup).unwrap();
+            let mut layers = open(&device, slice::from_ref(&store), &setup).unwrap();
             machine.inject(Fault::Hang { core: None, after, times: 2 });
             let got = bits(&passes(&mut layers[0], 3).unwrap());
             assert!(got == want, "a {part}th, hang number {after}");
@@ -209,7 +210,7 @@ fn a_job_that_hangs_once_is_repeated() {
     let files = Files::new();
     let store = files.from_pack(Tier::Int8);
     let setup = Setup { npu_rows: 1, ..setup(&store, 1, Depth::Bits8) };
-    let mut sound = open(&device(), &[store.clone()], &setup).unwrap();
+    let mut sound = open(&device(), slice::from_ref(&store), &setup).unwrap();
     let want = bits(&passes(&mut sound[0], 3).unwrap());
     let machine = Machine::new(Config::default());
     let device = Device::simulated_on(&machine).unwrap();
@@ -223,14 +224,14 @@ fn a_job_that_hangs_once_is_repeated() {
 fn what_cannot_be_multiplied_is_refused() {
     let files = Files::new();
     let int4 = files.from_pack(Tier::Int4 { group: None });
-    let error = open(&device(), &[int4.clone()], &setup(&int4, 1, Depth::Bits8)).unwrap_err();
+    let error = open(&device(), slice::from_ref(&int4), &setup(&int4, 1, Depth::Bits8)).unwrap_err();
     assert!(
         matches!(&error, Error::Stored { .. }) && error.to_string().contains("int4"),
         "{error}"
     );
 
     let store = files.from_pack(Tier::Int8);
-    let mut layers = open(&device(), &[store.clone()], &setup(&store, 1, Depth::Bits8)).unwrap();
+    let mut layers = open(&device(), slice::from_ref(&store), &setup(&store, 1, Depth::Bits8)).unwrap();
     let layers = &mut layers[0];
     let layout = layers.layout(0).unwrap();
     let (k, n) = (layout.k() as usize, layout.n() as usize);
@@ -251,7 +252,7 @@ fn what_cannot_be_multiplied_is_refused() {
 fn a_damaged_pack_is_an_error() {
     let files = Files::new();
     let store = files.from_pack(Tier::Int8);
-    let mut layers = open(&device(), &[store.clone()], &setup(&store, 1, Depth::Bits8)).unwrap();
+    let mut layers = open(&device(), slice::from_ref(&store), &setup(&store, 1, Depth::Bits8)).unwrap();
     let path = files.path().join("int8.orkpack");
     File::options().write(true).open(path).unwrap().set_len(8192).unwrap();
     for m in [1, 40] {
