@@ -149,7 +149,8 @@ fn two_models_share_a_device() {
     let files = Files::new();
     let stores = [files.from_pack(ROTATED), files.from_pack(Tier::Int8)];
     let alone = stores.each_ref().map(|store| {
-        let mut layers = open(&device(), slice::from_ref(&store), &setup(store, 1, Depth::Bits8)).unwrap();
+        let mut layers =
+            open(&device(), slice::from_ref(store), &setup(store, 1, Depth::Bits8)).unwrap();
         bits(&passes(&mut layers[0], 40).unwrap())
     });
     let setup = setup(&stores[0], 1, Depth::Bits8);
@@ -224,14 +225,16 @@ fn a_job_that_hangs_once_is_repeated() {
 fn what_cannot_be_multiplied_is_refused() {
     let files = Files::new();
     let int4 = files.from_pack(Tier::Int4 { group: None });
-    let error = open(&device(), slice::from_ref(&int4), &setup(&int4, 1, Depth::Bits8)).unwrap_err();
+    let error =
+        open(&device(), slice::from_ref(&int4), &setup(&int4, 1, Depth::Bits8)).unwrap_err();
     assert!(
         matches!(&error, Error::Stored { .. }) && error.to_string().contains("int4"),
         "{error}"
     );
 
     let store = files.from_pack(Tier::Int8);
-    let mut layers = open(&device(), slice::from_ref(&store), &setup(&store, 1, Depth::Bits8)).unwrap();
+    let mut layers =
+        open(&device(), slice::from_ref(&store), &setup(&store, 1, Depth::Bits8)).unwrap();
     let layers = &mut layers[0];
     let layout = layers.layout(0).unwrap();
     let (k, n) = (layout.k() as usize, layout.n() as usize);
@@ -252,7 +255,8 @@ fn what_cannot_be_multiplied_is_refused() {
 fn a_damaged_pack_is_an_error() {
     let files = Files::new();
     let store = files.from_pack(Tier::Int8);
-    let mut layers = open(&device(), slice::from_ref(&store), &setup(&store, 1, Depth::Bits8)).unwrap();
+    let mut layers =
+        open(&device(), slice::from_ref(&store), &setup(&store, 1, Depth::Bits8)).unwrap();
     let path = files.path().join("int8.orkpack");
     File::options().write(true).open(path).unwrap().set_len(8192).unwrap();
     for m in [1, 40] {
