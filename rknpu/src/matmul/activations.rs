@@ -139,7 +139,7 @@ impl<E: Element> fmt::Debug for Activations<E> {
 }
 
 /// Rows of activations in device memory, in one of two states as a [`Buffer`](crate::Buffer): the
-/// CPU's ([`Host`]), to be written, or the NPU's ([`Device`]), to be multiplied, any number of times.
+/// CPU's ([`Host`]), to be written, or the NPU's ([`OnDevice`]), to be multiplied, any number of times.
 ///
 /// ```
 /// use rknpu::{Device, Matmul, MatmulLimits};
