@@ -56,7 +56,7 @@
 //! it is the word of who gives its descriptor away.
 //!
 //! Unsafe code is in three files: `memory::map` (mappings, and slices of them), `user` (the program's
-//! memory) and `npu::kernel::simd` (instruction sets chosen at run time).
+//! memory) and `npu::dot::simd` (instruction sets chosen at run time).
 
 #[cfg(doc)]
 #[doc = include_str!("../docs/driver-model.md")]

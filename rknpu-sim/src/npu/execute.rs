@@ -1,10 +1,10 @@
 //! Runs one matmul: input gathered to rows, tile after tile multiplied, results written out.
 
 use super::cube::{ATOM, Cube};
+use super::dot::Blocks;
+use super::dot::int8::Path;
+use super::dot::{fp16, int4};
 use super::fault::Fault;
-use super::kernel::Blocks;
-use super::kernel::int8::Path;
-use super::kernel::{fp16, int4};
 use super::matmul::{Kind, Matmul};
 use super::output;
 use super::weights::K_BLOCK;
@@ -161,7 +161,7 @@ fn writable(output: &Cube, bus: &dyn Bus) -> Result<(), BusFault> {
     Ok(())
 }
 
-/// The kernels with what they need besides sums.
+/// The dot products with what they need besides sums.
 struct Arithmetic<'a> {
     path: Path,
     blocks: usize,

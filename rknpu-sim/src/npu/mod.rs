@@ -24,11 +24,11 @@
 
 mod constants;
 mod cube;
+mod dot;
 mod execute;
 mod fault;
 mod feature;
 mod interrupt;
-mod kernel;
 mod matmul;
 mod output;
 mod program;

@@ -1,4 +1,4 @@
-//! int4: two codes a byte, widened so that the int8 kernel multiplies them.
+//! int4: two codes a byte, widened so that the int8 dot products take them.
 
 /// Appends the codes of `packed` as bytes: the low nibble is the even element, both two's complement.
 /// (The order of the nibbles is inferred; public drivers that pack so get right results.)

@@ -1,4 +1,4 @@
-//! Vector forms of the int8 kernel, chosen at run time.
+//! Vector forms of the int8 dot products, chosen at run time.
 //!
 //! Each reads blocks of 32 bytes: a row's 32 codes against the 32 codes of one channel, whose lanes
 //! are summed across once, at the end.

@@ -1,4 +1,4 @@
-//! Arithmetic of one tile: rows of input times the weights of the tile's channels.
+//! Dot products of one tile: rows of input times the weights of the tile's channels.
 
 pub(super) mod fp16;
 pub(super) mod int4;
@@ -10,7 +10,7 @@ use super::weights::K_BLOCK;
 /// k of a block.
 const BLOCK: usize = K_BLOCK as usize;
 
-/// Weights as the kernels read them: blocks of 32 k, in each the 32 codes of one channel after
+/// Weights as the dot products read them: blocks of 32 k, in each the 32 codes of one channel after
 /// another; blocks are `block_step` bytes apart.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Blocks<'a> {
