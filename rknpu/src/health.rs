@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rknpu_sys::layout::Precision;
 use rustix::io::Errno;
 
-use crate::error::Call;
+use crate::error::{Call, meaning};
 
 /// Everything known about a job that did not end well.
 ///
@@ -91,6 +91,9 @@ impl fmt::Display for PostMortem {
             self.attempts,
             self.recovery,
         )?;
+        if let Some(errno) = self.errno {
+            write!(f, "; {}", meaning(Call::Submit, errno))?;
+        }
         if let Some(earlier) = &self.earlier {
             write!(f, "; before that: {earlier}")?;
         }
@@ -163,7 +166,7 @@ pub struct Incident {
 impl fmt::Display for Incident {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Incident { call, domain, bytes, errno, .. } = self;
-        write!(f, "{call} of {bytes} bytes in domain {domain}: {errno}")
+        write!(f, "{call} of {bytes} bytes in domain {domain}: {errno}: {}", meaning(*call, *errno))
     }
 }
 

@@ -252,11 +252,11 @@ fn what_a_killed_demonstration_left_is_removed_by_the_next() {
     let (mut killed, left) = start_demo(folder.path());
     killed.kill().unwrap();
     killed.wait().unwrap();
-    assert_eq!(demo_folders(folder.path()), [left.clone()]);
+    assert_eq!(demo_folders(folder.path()), std::slice::from_ref(&left));
 
     // The next one removes it, and leaves alone what a living one holds.
     let (mut living, held) = start_demo(folder.path());
-    assert_eq!(demo_folders(folder.path()), [held.clone()]);
+    assert_eq!(demo_folders(folder.path()), std::slice::from_ref(&held));
     let args = ["demo", "--device", "sim", "--size", "26MiB", "--passes", "1"];
     let output = ork(&args).env("TMPDIR", folder.path()).output().unwrap();
     let (out, err) = (&output.stdout, String::from_utf8_lossy(&output.stderr));

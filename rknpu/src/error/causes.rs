@@ -198,7 +198,7 @@ const OPENING: &[(Errno, &str)] = &[
 ];
 
 /// What a call's failure means.
-pub(super) fn of(call: Call, errno: Errno) -> &'static str {
+pub(crate) fn of(call: Call, errno: Errno) -> &'static str {
     let own = CAUSES.iter().find(|(calls, answer, _)| *answer == errno && calls.contains(&call));
     let any = || ANY_CALL.iter().find(|(answer, _)| *answer == errno).map(|(_, cause)| *cause);
     own.map(|(.., cause)| *cause).or_else(any).unwrap_or("the driver is not known to answer this")

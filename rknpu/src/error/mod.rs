@@ -16,7 +16,7 @@ use crate::health::PostMortem;
 use crate::lock::LockHolder;
 use crate::program::ProgramError;
 
-pub(crate) use causes::no_memory;
+pub(crate) use causes::{no_memory, of as meaning};
 
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

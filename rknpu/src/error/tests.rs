@@ -140,7 +140,14 @@ fn all() -> Vec<(Error, &'static [&'static str])> {
         (Error::Timeout(Duration::ZERO), &["0ns", "1 ms to 2147483647 ms"]),
         (
             Error::JobFailed(post_mortem()),
-            &["M=4 K=64 N=32", "core 2 in domain 3", "5 of 9 programs", "1234 ms", "reset"],
+            &[
+                "M=4 K=64 N=32",
+                "core 2 in domain 3",
+                "5 of 9 programs",
+                "1234 ms",
+                "reset",
+                "longer timeout",
+            ],
         ),
         (Error::Wedged(post_mortem()), &["takes no more work", "core 2 in domain 3", "Reboot"]),
         (
