@@ -32,7 +32,7 @@ pub(crate) struct Weight {
 impl<'a> Arbitrary<'a> for Spec {
     fn arbitrary(u: &mut Unstructured<'a>) -> Result<Spec> {
         let options = WriterOptions {
-            version: *u.choose(&[2, 5, 7])?,
+            version: *u.choose(&[2, 3, 5, 7])?,
             recipe: u.arbitrary()?,
             ..WriterOptions::default()
         };

@@ -62,6 +62,7 @@ mod machine;
 mod mapping;
 pub mod model;
 pub mod pack;
+mod pattern;
 mod pieces;
 pub mod quantise;
 pub mod reference;

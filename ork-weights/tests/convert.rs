@@ -252,6 +252,20 @@ fn importance_comes_from_an_imatrix() {
     assert_eq!((importance[0], importance[1], importance.len()), (9.0, 0.01, weight.k as usize));
     assert_eq!(file.importance(&case.model.weights()[1]).unwrap(), None);
 
+    // One that would not be used is an error, and nothing is written.
+    let other = case.path("other.gguf");
+    imatrix(&other, "another.weight", 256, square);
+    let other = Imatrix::open(&other).unwrap();
+    for (imatrix, tier, what) in [
+        (&file, Tier::Int8, "no weight's tier"),
+        (&other, Tier::Nf4, "none of the model's weights"),
+    ] {
+        let options = Options { imatrix: Some(imatrix), ..of(tier) };
+        let error = convert(&case.model, case.path("no.orkpack"), &options, |_| {}).unwrap_err();
+        assert!(matches!(error, ConvertError::Imatrix { .. }), "{error:?}");
+        assert!(error.to_string().contains(what), "{error}");
+        assert!(!case.path("no.orkpack.partial").exists());
+    }
     let options = Options { imatrix: Some(&file), ..of(Tier::Nf4) };
     case.convert("i.orkpack", &options);
     let pack = Pack::open(case.path("i.orkpack")).unwrap();

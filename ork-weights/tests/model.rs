@@ -98,7 +98,6 @@ fn weights_come_in_the_order_of_use() {
             "blk.0.attn_k.weight",
             "blk.0.attn_v.weight",
             "blk.0.attn_output.weight",
-            "blk.0.attn_norm.weight",
             "blk.0.ffn_gate.weight",
             "blk.0.ffn_up.weight",
             "blk.0.ffn_down.weight",
@@ -107,7 +106,7 @@ fn weights_come_in_the_order_of_use() {
             "output.weight",
         ]
     );
-    assert_eq!(model.weights()[8].layer, Some(1));
+    assert_eq!(model.weights()[7].layer, Some(1));
     assert_eq!(reason(&model, "token_embd.weight"), "an embedding table that is only looked up");
 }
 
@@ -139,7 +138,7 @@ fn every_tensor_that_is_not_taken_has_a_reason() {
     assert!(reason(&model, "blk.0.odd_k.weight").contains("K=48"));
     assert!(reason(&model, "blk.0.odd_n.weight").contains("N=33"));
     assert!(reason(&model, "blk.0.ffn_gate_inp.weight").contains("router"));
-    assert!(reason(&model, "blk.0.conv.weight").contains("3 dimensions"));
+    assert!(reason(&model, "blk.0.conv.weight").contains("convolution"));
     assert!(reason(&model, "position_embd.weight").contains("looked up"));
     assert!(reason(&model, "rope_freqs.weight").contains("one dimension"));
 }
@@ -303,9 +302,25 @@ fn safetensors_single_and_sharded() {
     folder.file("b.safetensors", &safetensors(&[("lm_head.weight", "F32", &[64, 32])]));
     let index = folder.file(
         "model.safetensors.index.json",
-        br#"{"metadata":{}, "weight_map":{"lm_head.weight":"b.safetensors","x":"model.safetensors"}}"#,
+        br#"{"metadata":{}, "weight_map":{"lm_head.weight":"b.safetensors","model.embed_tokens.weight":"model.safetensors"}}"#,
     );
     let model = open(&index).unwrap();
+    // The folder as it is downloaded is the same model.
+    assert_eq!(open(folder.0.path()).unwrap().weights(), model.weights());
+    // Names do not matter where the content tells.
+    let bare = folder.file("0123abcd", &bytes);
+    assert_eq!(open(&bare).unwrap().weights().len(), 2);
+    let cut = folder.file("cut.safetensors", &bytes[..bytes.len() - 100]);
+    let error = open(&cut).unwrap_err();
+    assert!(matches!(error, ModelError::Incomplete { missing: 100, .. }), "{error}");
+    for (tensor, file) in [("x", "model.safetensors"), ("lm_head.weight", "model.safetensors")] {
+        let text = format!(
+            r#"{{"weight_map":{{"{tensor}":"{file}","model.embed_tokens.weight":"b.safetensors"}}}}"#
+        );
+        let error = open(&folder.file("other.json", text.as_bytes())).unwrap_err();
+        assert!(matches!(error, ModelError::Index { .. }), "{error:?}");
+        assert!(error.to_string().contains("of two downloads"), "{error}");
+    }
     assert_eq!(model.weights().len(), 3);
     assert_eq!(&*model.weights()[2].name, "lm_head.weight");
     assert_eq!(
@@ -342,9 +357,24 @@ fn indexes_that_are_refused() {
 fn files_that_are_refused() {
     let folder = Folder::new();
     assert!(matches!(open(Path::new("/nonexistent")), Err(ModelError::Io { .. })));
-    assert!(matches!(open(folder.0.path()), Err(ModelError::Io { .. })));
+    assert!(matches!(open(folder.0.path()), Err(ModelError::Folder { .. })));
     let other = folder.file("m.bin", b"something else");
     assert!(matches!(open(&other), Err(ModelError::UnknownFormat { .. })));
+    for (content, what) in [
+        (&b"version https://git-lfs.github.com/spec/v1\noid sha256:0"[..], "Git LFS pointer"),
+        (b"<!DOCTYPE html><html>", "web page"),
+        (b"PK\x03\x04 archive/data.pkl", "pickle"),
+    ] {
+        for name in ["x.gguf", "x.safetensors", "pytorch_model.bin", "x"] {
+            let error = open(&folder.file(name, content)).unwrap_err();
+            assert!(matches!(error, ModelError::NoModel { .. }), "{name}: {error}");
+            let text = error.to_string();
+            assert!(text.contains(what) && text.contains(name), "{text}");
+        }
+    }
+    let header = gguf(&[], &[("tokenizer.count", 1)]);
+    let error = open(&folder.file("vocab.gguf", &header)).unwrap_err();
+    assert!(error.to_string().contains("vocabulary or a header alone"), "{error}");
     let empty = folder.file("m.gguf", b"");
     assert!(matches!(
         open(&empty),
@@ -410,4 +440,29 @@ fn a_real_model_opens() {
     let (mut out, mut scales) = (vec![0; layout.bytes() as usize], vec![0.0; weight.n as usize]);
     model.quantise(weight, &Tier::Int8, &mut out, &mut scales).unwrap();
     assert!(scales.iter().all(|scale| (1e-6..1.0).contains(scale)));
+}
+
+#[test]
+fn names_that_read_differently_elsewhere_are_refused() {
+    let folder = Folder::new();
+    for name in ["blk.0.attn_q\0.weight", "blk.0.attn_q\n.weight", "\u{1b}[2J"] {
+        let tensors: &[(&str, &[u64], u32)] =
+            &[("blk.0.attn_k.weight", &[32, 32], F32), (name, &[32, 32], F32)];
+        let error = open(&folder.file("m.gguf", &gguf(tensors, &[]))).unwrap_err();
+        assert!(matches!(error, ModelError::ControlCharacter { number: 1, .. }), "{error:?}");
+        assert!(!error.to_string().chars().any(char::is_control), "{error}");
+    }
+}
+
+#[test]
+fn folders_say_which_model_is_meant() {
+    let folder = Folder::new();
+    let error = open(folder.0.path()).unwrap_err().to_string();
+    assert!(error.contains("it is a folder") && error.contains("no .gguf"), "{error}");
+    let one: &[(&str, &[u64], u32)] = &[("blk.0.attn_q.weight", &[32, 32], F32)];
+    folder.file("a.gguf", &gguf(one, &[]));
+    assert_eq!(open(folder.0.path()).unwrap().weights().len(), 1);
+    folder.file("b.gguf", &gguf(one, &[]));
+    let error = open(folder.0.path()).unwrap_err().to_string();
+    assert!(error.contains("2 models") && error.contains("a.gguf"), "{error}");
 }

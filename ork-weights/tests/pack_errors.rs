@@ -169,7 +169,7 @@ fn stray_bytes() {
     Pack::parse(pack.bytes()).unwrap();
     // Behind the extension nothing belongs either.
     let (mut bytes, _) = extended();
-    bytes.splice(bytes.len() - 24..bytes.len() - 24, [0]);
+    bytes.splice(bytes.len() - 32..bytes.len() - 32, [0]);
     assert_refused!(refused(bytes), PackError::StrayBytes { bytes: 1 });
 }
 
@@ -186,6 +186,25 @@ fn name_empty() {
         pack.after_index = vec![0; 8];
     });
     assert_refused!(error, PackError::NameEmpty { entry: 0 });
+}
+
+#[test]
+fn name_control() {
+    for name in [&b"w\0.weight"[..], b"\0", b"a\nb", b"a\x1b[2Jb", b"a\x7f", "a\u{85}b".as_bytes()]
+    {
+        for version in VERSIONS {
+            let error = changed(version, |pack| pack.entries[0].name = name.to_vec());
+            let text = error.to_string();
+            assert!(!text.chars().any(char::is_control), "{text:?}");
+            assert_refused!(error, PackError::NameControl { entry: 0, .. });
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("p.orkpack");
+        let mut writer = PackWriter::create(&path, None, WriterOptions::default()).unwrap();
+        let name = std::str::from_utf8(name).unwrap();
+        let error = writer.add(name, 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64]).unwrap_err();
+        assert_refused!(error, PackError::NameControl { entry: 0, .. });
+    }
 }
 
 #[test]
@@ -480,7 +499,7 @@ fn gap() {
 fn with_extension_field(offset: usize, value: &[u8]) -> Vec<u8> {
     let (mut bytes, at) = extended();
     bytes[at + offset..at + offset + value.len()].copy_from_slice(value);
-    let end = bytes.len() - 24 - 8;
+    let end = bytes.len() - 32 - 8;
     let sum = xxhash_rust::xxh3::xxh3_64(&bytes[at..end]);
     bytes[end..end + 8].copy_from_slice(&sum.to_le_bytes());
     bytes
@@ -508,7 +527,7 @@ fn incomplete() {
 fn extension() {
     let (bytes, at) = extended();
     // Any byte after the magic and the version, and any byte of the index.
-    for place in (at + 20..bytes.len() - 24).chain(at - 45..at).chain(at + 8..at + 16) {
+    for place in (at + 20..bytes.len() - 32).chain(at - 45..at).chain(at + 8..at + 16) {
         let mut bytes = bytes.clone();
         bytes[place] ^= 0x40;
         let error = refused(bytes);
@@ -530,7 +549,7 @@ fn rotation() {
         writer.add("w", 64, 64, dtype, &[1; 4096], &[0.5; 64]).unwrap();
         writer.finish().unwrap();
         let bytes = std::fs::read(&path).unwrap();
-        let end = bytes.len() - 24 - 8;
+        let end = bytes.len() - 32 - 8;
         let start = bytes.windows(8).rposition(|window| window == b"ORKEXT01").unwrap();
         let with = |block: u32| {
             let mut bytes = bytes.clone();

@@ -36,11 +36,18 @@ fn le64(bytes: &[u8], at: usize) -> usize {
 fn read(file: &[u8], version: u32) -> BTreeMap<String, Seen> {
     let (footer_bytes, entry_bytes) = match version {
         2 => (24, 40),
+        3 => (32, 40),
         5 => (32, 48),
         7 => (48, 56),
         _ => unreachable!(),
     };
-    assert_eq!(&file[file.len() - 8..], b"ORKPK01\0");
+    // In version 3 four bytes of padding end the file.
+    let end = if version == 3 { file.len() - 4 } else { file.len() };
+    assert_eq!(&file[end - 8..end], b"ORKPK01\0");
+    assert!(file[end..].iter().all(|pad| *pad == 0));
+    if version == 3 {
+        assert_eq!(le32(file, file.len() - 32 + 16), 0, "the token");
+    }
     let footer = file.len() - footer_bytes;
     assert_eq!(le32(file, footer + 12), version);
     let count = le32(file, footer + 8);
@@ -295,7 +302,7 @@ proptest! {
     #[test]
     fn what_is_written_reads_by_the_rules_alone(
         weights in proptest::collection::vec(given(), 1..5),
-        version in proptest::sample::select(vec![2u32, 5, 7]),
+        version in proptest::sample::select(vec![2u32, 3, 5, 7]),
     ) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("p.orkpack");
@@ -331,7 +338,7 @@ proptest! {
             prop_assert_eq!(entry.rotation(), rotation);
             prop_assert_eq!(pack.scales(entry).unwrap(), w.scales());
         }
-        for other in [2, 5, 7] {
+        for other in [2, 3, 5, 7] {
             let copy = folder.path().join(format!("{other}.orkpack"));
             let options = WriterOptions { version: other, ..options.clone() };
             upgrade(&pack, &copy, options, |_| {}).unwrap();

@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::path::Path;
 
 use ork_cache::{Store, StoreError};
-use ork_weights::model::{Model, OpenOptions};
+use ork_weights::model::{Model, OpenOptions, Role, Weight};
 use ork_weights::open_regular;
 use ork_weights::pack::{Freshness, Pack, PackFile, PackWriter, Source};
 use ork_weights::quantise::Tier;
@@ -23,6 +23,9 @@ pub(crate) enum Input {
 impl Input {
     /// Opens a pack or a model, by what the file begins with and is called.
     pub(crate) fn open(path: &Path) -> Result<Input> {
+        if path.is_dir() {
+            return open_model(path, &OpenOptions::default()).map(|m| Input::Model(Box::new(m)));
+        }
         let mut start = [0; 4];
         let read = open_regular(path).and_then(|file| file.take(4).read(&mut start));
         read.map_err(Error::file("read", path))?;
@@ -96,5 +99,16 @@ pub(crate) fn note_skipped(model: &Model, report: Report) {
         let more = if names.len() > EXAMPLES { ", …" } else { "" };
         let examples = names.get(..EXAMPLES).unwrap_or(&names).join(", ");
         report.note(format!("not taken: {count} ({examples}{more}): {reason}"));
+    }
+    let unknown = |weight: &&Weight| weight.role == Role::Unknown;
+    let by_shape: Vec<&str> =
+        model.weights().iter().filter(unknown).map(|weight| &*weight.name).collect();
+    if !by_shape.is_empty() {
+        let more = if by_shape.len() > EXAMPLES { ", …" } else { "" };
+        let examples = by_shape.get(..EXAMPLES).unwrap_or(&by_shape).join(", ");
+        let count = counted(by_shape.len(), "weight");
+        report.note(format!(
+            "taken for their shape alone: {count} ({examples}{more}): their names are not known"
+        ));
     }
 }

@@ -47,6 +47,31 @@ impl Imatrix {
         Ok(Imatrix { file, header, hash: every.digest() })
     }
 
+    /// Refuses a file that a conversion would not use: `weights` are those whose tiers ask for importance.
+    pub(super) fn check<'a>(
+        &self,
+        mut weights: impl Iterator<Item = &'a Weight>,
+    ) -> Result<(), ConvertError> {
+        let refuse = |reason: &str| {
+            Err(ConvertError::Imatrix { path: self.file.path.clone(), reason: reason.into() })
+        };
+        let Some(first) = weights.next() else {
+            return refuse(
+                "no weight's tier uses importance; o4n1 and nf4 do: choose one, or leave it out",
+            );
+        };
+        match std::iter::once(first).chain(weights).any(|weight| self.sums(weight).is_some()) {
+            true => Ok(()),
+            false => refuse("it has measured none of the model's weights: it is of another model"),
+        }
+    }
+
+    /// The tensor of a weight's sums.
+    fn sums(&self, weight: &Weight) -> Option<&Tensor> {
+        let tensor = weight.name.split('#').next()?;
+        self.header.tensor(&format!("{tensor}.in_sum2"))
+    }
+
     /// Hash of the whole file, for telling conversions apart.
     pub(super) fn hash(&self) -> u64 {
         self.hash

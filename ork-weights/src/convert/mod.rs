@@ -59,7 +59,7 @@ use std::time::Instant;
 pub struct Options<'a> {
     /// Tiers of the weights.
     pub tiers: TierChoice,
-    /// Importance of inputs, for the compact int4 tiers.
+    /// Importance of inputs, for the compact int4 tiers. One that no weight would use is an error.
     pub imatrix: Option<&'a Imatrix>,
     /// Form of the pack and what may be overwritten. `recipe` and `expected` are set by the
     /// conversion.
@@ -171,6 +171,10 @@ pub fn convert(
 ) -> Result<Report, ConvertError> {
     let start = Instant::now();
     let plan = plan(model, options)?;
+    if let Some(imatrix) = options.imatrix {
+        let using = plan.iter().filter(|work| work.tier.codebook().is_some());
+        imatrix.check(using.map(|work| work.weight))?;
+    }
     let identity = model.identity(options.full_hash)?;
     let writer = PackWriter::create(
         target,

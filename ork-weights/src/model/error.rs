@@ -30,10 +30,48 @@ pub enum ModelError {
         source: io::Error,
     },
     /// Neither GGUF nor safetensors.
-    #[error("{} is no model: GGUF files, safetensors files and indexes of safetensors shards (.json) are read", path.display())]
+    #[error("{} is no model: GGUF files, safetensors files, indexes of safetensors shards (.json) and folders of the hub are read", path.display())]
     UnknownFormat {
         /// The file.
         path: PathBuf,
+    },
+    /// Something else that people have beside models.
+    #[error("{} is {what}, no model: {instead}", path.display())]
+    NoModel {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+        /// What to do.
+        instead: &'static str,
+    },
+    /// A folder that does not say which model is meant.
+    #[error("{}: it is a folder: {reason}", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// What is in it, and what to do.
+        reason: String,
+    },
+    /// A tensor's name that would be another one for readers in C, or act on a terminal.
+    #[error("{}: the name of tensor {number}, {name:?}, holds a control character: such a name reads differently elsewhere; rename it in the model", path.display())]
+    ControlCharacter {
+        /// The file.
+        path: PathBuf,
+        /// Its place among the file's tensors, from 0.
+        number: usize,
+        /// The name.
+        name: Box<str>,
+    },
+    /// A file that ends before its tensors do.
+    #[error("{}: {missing} bytes of {bytes} are missing: the download is incomplete", path.display())]
+    Incomplete {
+        /// The file.
+        path: PathBuf,
+        /// Bytes that its header speaks of.
+        bytes: u64,
+        /// How many are not there.
+        missing: u64,
     },
     /// A GGUF header that is refused.
     #[error("{}: {source}", path.display())]

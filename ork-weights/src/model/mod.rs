@@ -3,10 +3,11 @@
 //! | source | form |
 //! |---|---|
 //! | GGUF 2 and 3 | a file, or any one of a split model's `-00001-of-0000N.gguf` |
-//! | safetensors | a file, or the `.json` index of several |
+//! | safetensors | a file, the `.json` index of several, or the hub's folder with them |
 //!
 //! [`Model::weights`] are the matrices of a model's multiplications, in the order in which a pass
-//! uses them. Stacks of experts come apart as `name#index`. What is not among them is in
+//! uses them. Its [`Role`] decides, which the name tells; a name that is not known is decided by its
+//! shape. Stacks of experts come apart as `name#index`. What is not among them is in
 //! [`Model::skipped`], each with its reason: norms and biases, tables that are looked up, routers,
 //! shapes that do not tile.
 //!
@@ -28,11 +29,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod columns;
 mod error;
 mod file;
 pub mod gguf;
 mod identity;
 mod quantise;
+mod recognise;
+mod roles;
 mod safetensors;
 mod select;
 mod shards;
@@ -40,6 +44,7 @@ pub mod synth;
 
 pub use error::ModelError;
 pub use file::{ParseReadError, Read};
+pub use roles::Role;
 
 use crate::dequant::TensorType;
 use crate::pack::Identity;
@@ -49,6 +54,7 @@ pub(crate) use identity::hash;
 
 use gguf::Gguf;
 use identity::Samples;
+use recognise::Kind;
 use select::Candidate;
 use std::io;
 use std::ops::Range;
@@ -102,12 +108,16 @@ pub struct Weight {
     pub kind: TensorType,
     /// Bytes in the file.
     pub bytes: u64,
-    /// The layer, when the name tells.
+    /// What it is for; [`Role::Unknown`] when its name does not tell, and it is taken for its shape.
+    pub role: Role,
+    /// The block of its tower, when the name tells.
     pub layer: Option<u32>,
-    /// Which expert of its stack.
+    /// Which expert of its block.
     pub expert: Option<u32>,
     /// Whether it is the embedding table, taken as the output head that is tied to it.
     pub tied: bool,
+    /// Whether the file has a row for each input: then a channel is a column.
+    by_input: bool,
     shard: usize,
     offset: u64,
 }
@@ -118,11 +128,9 @@ impl Weight {
         self.offset..self.offset + self.bytes
     }
 
-    /// The bytes of some of its channels.
-    fn rows(&self, channels: &Range<u32>) -> Range<u64> {
-        let row = self.kind.row_bytes(self.k.into()).unwrap_or(0);
-        let start = self.offset + row * u64::from(channels.start);
-        start..start + row * u64::from(channels.end - channels.start)
+    /// Bytes of a channel.
+    fn channel_bytes(&self) -> u64 {
+        self.kind.row_bytes(self.k.into()).unwrap_or(0)
     }
 }
 
@@ -141,6 +149,8 @@ impl Weight {
 pub struct Skipped {
     /// Its name.
     pub name: Box<str>,
+    /// What it is for, by its name.
+    pub role: Role,
     /// Why, in words for people.
     pub reason: String,
 }
@@ -167,8 +177,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Opens the model at `path`: GGUF, safetensors, or an index of safetensors shards; of a split
-    /// GGUF any one file.
+    /// Opens the model at `path`: GGUF, safetensors, an index of safetensors shards, or the folder that
+    /// holds them; of a split GGUF any one file.
     ///
     /// ```
     /// use ork_weights::model::{Model, ModelError, OpenOptions};
@@ -184,25 +194,21 @@ impl Model {
     /// [`ModelError`]: the file or one it belongs with cannot be opened, is malformed or cut short,
     /// holds a weight of a type that cannot be read, or no weight at all.
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Model, ModelError> {
-        let path = path.as_ref();
+        let path = &*recognise::first_file(path.as_ref())?;
         let first = ModelFile::open(path, options.read)?;
         let mut start = [0; START];
         let start = &mut start[..START.min(first.len() as usize)];
         first.read_at(0, start).map_err(ModelError::io("read", path))?;
-        let extension = path.extension().and_then(|extension| extension.to_str());
-        let is_safetensors = extension == Some("safetensors");
-        let (files, tensors, headers, header) =
-            if start.starts_with(b"GGUF") || extension == Some("gguf") {
-                open_gguf(first, options.read)?
-            } else if is_safetensors {
+        let (files, tensors, headers, header) = match recognise::kind(path, start, first.len())? {
+            Kind::Gguf => open_gguf(first, options.read)?,
+            Kind::Safetensors => {
                 shards::alone(path)?;
                 let (header, tensors) = safetensors::tensors(&first, 0)?;
                 (vec![first], tensors, vec![header], None)
-            } else if start.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{') {
-                open_index(path, options.read)?
-            } else {
-                return Err(ModelError::UnknownFormat { path: path.to_owned() });
-            };
+            }
+            Kind::Index => open_index(path, options.read)?,
+        };
+        names(&files, &tensors)?;
         unique(&files, &tensors)?;
         let samples = Samples::of(headers, &tensors);
         let count = tensors.len();
@@ -481,16 +487,20 @@ impl Model {
         channels: Range<u32>,
         work: impl FnOnce(&Rows<'_>) -> Result<T, crate::quantise::QuantiseError>,
     ) -> Result<T, ModelError> {
-        let (range, count) = (weight.rows(&channels), channels.end - channels.start);
-        let start = range.start;
         let Some(file) = self.files.get(weight.shard) else {
             let error = io::Error::other("the weight is of another model");
             return Err(ModelError::io("read", Path::new(&*weight.name))(error));
         };
-        let done = file.with(range, |bytes| {
+        let count = channels.end - channels.start;
+        let start = weight.offset + weight.channel_bytes() * u64::from(channels.start);
+        let work = |bytes: &[u8]| {
             Rows::new(weight.kind, weight.k, count, bytes)
                 .and_then(|rows| work(&rows.starting_at(channels.start as usize)))
-        });
+        };
+        let done = match weight.by_input {
+            false => file.with(start..start + weight.channel_bytes() * u64::from(count), work),
+            true => columns::read(file, weight, &channels).map(|rows| work(&rows)),
+        };
         done.map_err(|error| file.failed(format!("weight {:?}", weight.name), start, error))?
             .map_err(ModelError::quantise(&weight.name))
     }
@@ -503,6 +513,7 @@ fn open_gguf(first: ModelFile, read: Read) -> Result<Opened, ModelError> {
     let (mut files, mut tensors, mut headers) = (Vec::new(), Vec::new(), Vec::new());
     let mut first_header = None;
     for (shard, (file, gguf)) in gguf::files(first, read)?.into_iter().enumerate() {
+        recognise::is_model(&file.path, &gguf)?;
         headers.push(gguf.data_start().min(file.len()));
         tensors.extend(gguf.tensors().iter().map(|tensor| Candidate {
             name: tensor.name.clone(),
@@ -520,16 +531,29 @@ fn open_gguf(first: ModelFile, read: Read) -> Result<Opened, ModelError> {
 
 fn open_index(path: &Path, read: Read) -> Result<Opened, ModelError> {
     let (mut files, mut tensors, mut headers) = (Vec::new(), Vec::new(), Vec::new());
-    let paths = safetensors::shards(path)?;
-    shards::present(path, &paths)?;
-    for (shard, path) in paths.iter().enumerate() {
+    let index = safetensors::shards(path)?;
+    shards::present(path, &index.files)?;
+    for (shard, path) in index.files.iter().enumerate() {
         let file = ModelFile::open(path, read)?;
         let (header, found) = safetensors::tensors(&file, shard)?;
         headers.push(header);
         tensors.extend(found);
         files.push(file);
     }
+    index.check(path, &tensors)?;
     Ok((files, tensors, headers, None))
+}
+
+/// Refuses names that would be others for readers in C, which end at a NUL, or drive a terminal.
+fn names(files: &[ModelFile], tensors: &[Candidate]) -> Result<(), ModelError> {
+    let bad = |(_, tensor): &(usize, &Candidate)| tensor.name.chars().any(char::is_control);
+    match tensors.iter().enumerate().find(bad) {
+        None => Ok(()),
+        Some((number, tensor)) => {
+            let path = files.get(tensor.shard).map(|file| file.path.clone()).unwrap_or_default();
+            Err(ModelError::ControlCharacter { path, number, name: tensor.name.clone() })
+        }
+    }
 }
 
 /// Refuses a name that two files have; within a file the parsers do.

@@ -42,8 +42,7 @@ impl Model {
         scales: &mut [f32],
     ) -> Result<Quality, ModelError> {
         let count = weight.has(&channels)?;
-        let range = weight.rows(&channels);
-        let bytes = range.end - range.start;
+        let bytes = weight.channel_bytes() * u64::from(count);
         if bytes <= WHOLE {
             return self.with_rows(weight, channels, |rows| quantise(rows, recipe, out, scales));
         }

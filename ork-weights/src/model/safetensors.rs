@@ -23,8 +23,39 @@ struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
-/// The files an index names, in order and once each.
-pub(super) fn shards(path: &Path) -> Result<Vec<PathBuf>, ModelError> {
+/// What an index says: its files, in order and once each, and the file of each tensor.
+pub(super) struct Shards {
+    pub(super) files: Vec<PathBuf>,
+    /// Name of a tensor, name of its file.
+    tensors: BTreeMap<String, String>,
+}
+
+impl Shards {
+    /// Refuses an index that names tensors which are not in their files.
+    pub(super) fn check(&self, path: &Path, found: &[Candidate]) -> Result<(), ModelError> {
+        let file =
+            |tensor: &Candidate| self.files.get(tensor.shard).and_then(|file| file.file_name());
+        let there: std::collections::HashMap<&str, _> =
+            found.iter().map(|tensor| (&*tensor.name, file(tensor))).collect();
+        let wrong = |(tensor, file): &(&String, &String)| {
+            there
+                .get(tensor.as_str())
+                .is_none_or(|there| *there != Some(std::ffi::OsStr::new(file)))
+        };
+        match self.tensors.iter().find(wrong) {
+            None => Ok(()),
+            Some((tensor, file)) => Err(ModelError::Index {
+                path: path.to_owned(),
+                reason: format!(
+                    "it names tensor {tensor:?} in {file}, which does not hold it: index and files are of two downloads"
+                ),
+            }),
+        }
+    }
+}
+
+/// Reads an index.
+pub(super) fn shards(path: &Path) -> Result<Shards, ModelError> {
     let refuse = |reason: String| ModelError::Index { path: path.to_owned(), reason };
     let (file, stat) = crate::file::open(path).map_err(ModelError::io("open", path))?;
     let length = stat.len();
@@ -47,7 +78,8 @@ pub(super) fn shards(path: &Path) -> Result<Vec<PathBuf>, ModelError> {
             return Err(refuse(format!("{name:?} is no plain file name")));
         }
     }
-    Ok(names.into_iter().map(|name| path.with_file_name(name)).collect())
+    let files = names.into_iter().map(|name| path.with_file_name(name)).collect();
+    Ok(Shards { files, tensors: index.weight_map })
 }
 
 /// Header length and tensors of one file.
@@ -73,7 +105,12 @@ pub(super) fn tensors(file: &ModelFile, shard: usize) -> Result<(u64, Vec<Candid
     let text = std::str::from_utf8(&text).map_err(|e| refuse(SafeTensorError::InvalidHeader(e)))?;
     let metadata: Metadata = serde_json::from_str(text)
         .map_err(|error| refuse(SafeTensorError::InvalidHeaderDeserialization(error)))?;
-    if data.checked_add(metadata.data_len() as u64) != Some(file.len()) {
+    let bytes = data.saturating_add(metadata.data_len() as u64);
+    if bytes > file.len() {
+        let missing = bytes - file.len();
+        return Err(ModelError::Incomplete { path: file.path.clone(), bytes, missing });
+    }
+    if bytes != file.len() {
         return Err(refuse(SafeTensorError::MetadataIncompleteBuffer));
     }
     let mut out: Vec<Candidate> = metadata

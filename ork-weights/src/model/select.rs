@@ -1,6 +1,7 @@
 //! Which tensors are weights of matrix multiplications, and in which order they are used.
 
 use super::error::ModelError;
+use super::roles::{BEHIND, Place, Role};
 use super::{Skipped, Weight};
 use crate::dequant::TensorType;
 use rknpu_sys::layout::{Layout, Precision};
@@ -16,127 +17,172 @@ pub(super) struct Candidate {
     pub(super) bytes: u64,
 }
 
-/// Names of embedding tables: a row per token is looked up, nothing is multiplied. The first
-/// entries are those an output head may be tied to.
-const EMBEDDINGS: [&str; 8] = [
-    "token_embd.weight",
-    "embed_tokens.weight",
-    "wte.weight",
-    "per_layer_token_embd.weight",
-    "embed_tokens_per_layer.weight",
-    "position_embd.weight",
-    "token_types.weight",
-    "wpe.weight",
-];
-const TIED: usize = 3;
+impl Candidate {
+    /// Dimensions without trailing ones, which mean nothing.
+    fn shape(&self) -> &[u64] {
+        let rank = self.dimensions.iter().rposition(|&d| d != 1).map_or(1, |last| last + 1);
+        self.dimensions.get(..rank).unwrap_or_default()
+    }
+}
 
-/// Names of output heads.
-const HEADS: [&str; 2] = ["output.weight", "lm_head.weight"];
+/// Tables that an output head may be tied to.
+const TIED: [&str; 6] =
+    ["token_embd", "embed_tokens", "wte", "tok_embeddings", "word_embeddings", "shared"];
 
-/// Parts of the names of routers: small, and decisive for which experts run, so they stay as they are.
-const ROUTERS: [&str; 4] =
-    ["ffn_gate_inp", "mlp.gate.weight", "block_sparse_moe.gate.weight", "mlp.router.weight"];
+/// What the names of all tensors together say.
+struct Model {
+    has_head: bool,
+    take_tied: bool,
+    /// Whether linear layers are kept as GPT-2's are, a row for each input.
+    conv1d: bool,
+    /// Whether fused experts are.
+    fused_by_input: bool,
+}
 
-/// Parts of names in the order in which a layer uses them.
-const ROLES: [&[&str]; 8] = [
-    &["attn_qkv", "attn_q", "q_proj", "query"],
-    &["attn_k", "k_proj", "key"],
-    &["attn_v", "v_proj", "value"],
-    &["attn_output", "o_proj"],
-    &["attn"],
-    &["ffn_gate", "gate_proj", "w1.weight"],
-    &["ffn_up", "up_proj", "w3.weight"],
-    &["ffn_down", "down_proj", "w2.weight"],
-];
+impl Model {
+    fn of(tensors: &[Candidate], tied_head: bool) -> Model {
+        let has_head = tensors.iter().any(|tensor| Role::of(&tensor.name) == Role::Head);
+        let find = |end: &str| tensors.iter().find(|tensor| tensor.name.ends_with(end));
+        let conv1d = find("attn.c_attn.weight")
+            .is_some_and(|tensor| matches!(tensor.shape(), [wide, narrow] if wide > narrow));
+        // Both matrices of an expert together tell which way they lie.
+        let fused_by_input = match (find("experts.gate_up_proj"), find("experts.down_proj")) {
+            (Some(up), Some(down)) => match (up.shape(), down.shape()) {
+                ([up0, up1, _], [down0, down1, _]) => *up0 == 2 * down1 && up1 == down0,
+                _ => false,
+            },
+            _ => false,
+        };
+        Model { has_head, take_tied: tied_head && !has_head, conv1d, fused_by_input }
+    }
+
+    /// Whether a tensor has a row for each input instead of each output.
+    fn is_by_input(&self, name: &str) -> bool {
+        let ends = |end: &str| name.ends_with(end);
+        self.conv1d && [".c_attn.weight", ".c_proj.weight", ".c_fc.weight"].into_iter().any(ends)
+            || self.fused_by_input
+                && ["experts.gate_up_proj", "experts.down_proj"].into_iter().any(ends)
+    }
+}
 
 /// The weights in order of use, and what was not taken.
 pub(super) fn select(
     tensors: Vec<Candidate>,
     tied_head: bool,
 ) -> Result<(Vec<Weight>, Vec<Skipped>), ModelError> {
-    let has_head = tensors.iter().any(|tensor| is_one_of(&tensor.name, &HEADS));
-    let take_tied = tied_head && !has_head;
+    let model = Model::of(&tensors, tied_head);
     let (mut weights, mut skipped) = (Vec::new(), Vec::new());
     for tensor in tensors {
-        match look(&tensor, has_head, take_tied) {
-            Err(reason) => skipped.push(Skipped { name: tensor.name, reason }),
+        let place = Place::of(&tensor.name);
+        match look(&tensor, &place, &model) {
+            Err(reason) => {
+                let role = place.role;
+                skipped.push(Skipped { name: tensor.name, role, reason });
+            }
             Ok(taken) => add(&mut weights, tensor, taken)?,
         }
     }
-    // Sorting is stable: what the table of roles does not tell apart stays in the file's order.
-    weights.sort_by_key(|weight| (stage(weight), role(&weight.name)));
+    // Sorting is stable: what the names do not tell apart stays in the file's order.
+    weights.sort_by_cached_key(order);
     Ok((weights, skipped))
 }
 
 /// A tensor that is taken.
 struct Taken {
+    role: Role,
     k: u32,
     n: u32,
+    layer: Option<u32>,
+    /// Which expert it is, where each is a tensor of its own.
+    expert: Option<u32>,
     /// Number of matrices, when it is a stack of experts.
-    experts: Option<u32>,
+    stack: Option<u32>,
     tied: bool,
+    by_input: bool,
 }
 
 /// The shape of a matmul weight, or why the tensor is none.
-fn look(tensor: &Candidate, has_head: bool, take_tied: bool) -> Result<Taken, String> {
-    let name = &*tensor.name;
-    // Trailing dimensions of 1 mean nothing.
-    let rank = tensor.dimensions.iter().rposition(|&d| d != 1).map_or(1, |last| last + 1);
-    if rank == 1 {
+fn look(tensor: &Candidate, place: &Place<'_>, model: &Model) -> Result<Taken, String> {
+    let shape = tensor.shape();
+    if shape.len() == 1 {
         return Err("one dimension: a norm or a bias".into());
     }
-    let tied = is_one_of(name, &EMBEDDINGS[..TIED]);
-    if tied && !take_tied || is_one_of(name, &EMBEDDINGS[TIED..]) {
-        return Err(match tied && !has_head {
-            true => "an embedding table that is looked up; the output head is tied to it and can \
-                     be taken on request"
-                .into(),
-            false => "an embedding table that is only looked up".into(),
-        });
-    }
-    if ROUTERS.iter().any(|router| name.contains(router)) {
-        return Err("a router of experts, kept in full precision".into());
-    }
-    let experts = match rank {
-        2 => None,
-        3 if name.contains("_exps.") => Some(tensor.dimensions[2]),
-        _ => return Err(format!("{rank} dimensions, and no stack of experts")),
-    };
-    let shape = || {
-        let mut text = String::new();
-        for dimension in &tensor.dimensions[..rank] {
-            let separator = if text.is_empty() { "" } else { " × " };
-            text = format!("{text}{separator}{dimension}");
+    let mut tied = false;
+    match place.role {
+        Role::Linear | Role::Expert | Role::Head => {}
+        Role::Unknown => {
+            if let Err(kind) = &tensor.kind {
+                return Err(format!("its name is not known, and its type {kind} is no weight's"));
+            }
         }
-        text
+        Role::Embedding => {
+            let last = tensor.name.trim_end_matches(".weight").rsplit('.').next();
+            let may = place.block.is_none() && last.is_some_and(|last| TIED.contains(&last));
+            tied = may && model.take_tied;
+            if !tied {
+                return Err(match may && !model.has_head {
+                    true => "an embedding table that is looked up; the output head is tied to it and can \
+                             be taken on request"
+                        .into(),
+                    false => "an embedding table that is only looked up".into(),
+                });
+            }
+        }
+        Role::Router => return Err("a router of experts, kept in full precision".into()),
+        Role::Norm => return Err("a norm".into()),
+        Role::Bias => return Err("a bias, or a mask: it is added".into()),
+        Role::Position => {
+            return Err("positions: looked up or computed with, not multiplied".into());
+        }
+        Role::Convolution => return Err("of a convolution".into()),
+        Role::Other => return Err("no matrix of a multiplication".into()),
+    }
+    let narrow = |value: u64| {
+        let shape: Vec<String> = shape.iter().map(u64::to_string).collect();
+        u32::try_from(value).map_err(|_| format!("{} exceeds 32 bits", shape.join(" × ")))
     };
-    let narrow =
-        |value: u64| u32::try_from(value).map_err(|_| format!("{} exceeds 32 bits", shape()));
-    let (k, n) = (narrow(tensor.dimensions[0])?, narrow(tensor.dimensions[1])?);
-    let experts = experts.map(narrow).transpose()?;
+    let stack = match *shape {
+        [_, _] => None,
+        [_, _, experts] if place.role == Role::Expert => Some(narrow(experts)?),
+        _ => return Err(format!("{} dimensions, and no stack of experts", shape.len())),
+    };
+    let by_input = model.is_by_input(&tensor.name);
+    let (k, n) = match by_input {
+        false => (narrow(shape[0])?, narrow(shape[1])?),
+        true => (narrow(shape[1])?, narrow(shape[0])?),
+    };
     Layout::new(k, n, Precision::Int8).map_err(|error| error.to_string())?;
-    Ok(Taken { k, n, experts, tied })
+    let role = if tied { Role::Head } else { place.role };
+    let (layer, expert) = (place.block, place.expert);
+    Ok(Taken { role, k, n, layer, expert, stack, tied, by_input })
 }
 
 fn add(weights: &mut Vec<Weight>, tensor: Candidate, taken: Taken) -> Result<(), ModelError> {
     let kind = tensor
         .kind
         .map_err(|kind| ModelError::UnsupportedType { name: tensor.name.clone(), kind })?;
-    let each = tensor.bytes / u64::from(taken.experts.unwrap_or(1)).max(1);
-    let layer = layer(&tensor.name);
-    let weight = |name, expert: Option<u32>| Weight {
+    if taken.by_input && kind.block_elements() != 1 {
+        return Err(ModelError::UnsupportedType {
+            name: tensor.name,
+            kind: format!("{}, in blocks across the outputs", kind.name()),
+        });
+    }
+    let each = tensor.bytes / u64::from(taken.stack.unwrap_or(1)).max(1);
+    let weight = |name, of_stack: Option<u32>| Weight {
         name,
         k: taken.k,
         n: taken.n,
         kind,
         bytes: each,
-        layer,
-        expert,
+        role: taken.role,
+        layer: taken.layer,
+        expert: of_stack.or(taken.expert),
         tied: taken.tied,
+        by_input: taken.by_input,
         shard: tensor.shard,
-        offset: tensor.offset + each * u64::from(expert.unwrap_or(0)),
+        offset: tensor.offset + each * u64::from(of_stack.unwrap_or(0)),
     };
-    match taken.experts {
+    match taken.stack {
         None => weights.push(weight(tensor.name.clone(), None)),
         Some(count) => weights.extend((0..count).map(|expert| {
             weight(format!("{}#{expert}", tensor.name).into_boxed_str(), Some(expert))
@@ -145,34 +191,22 @@ fn add(weights: &mut Vec<Weight>, tensor: Candidate, taken: Taken) -> Result<(),
     Ok(())
 }
 
-/// Whether the last parts of a dotted name are one of `names`.
-fn is_one_of(name: &str, names: &[&str]) -> bool {
-    names.iter().any(|end| {
-        name.strip_suffix(end).is_some_and(|start| start.is_empty() || start.ends_with('.'))
-    })
-}
+/// Parts of the names of towers that a pass goes through before the language model.
+const ENCODERS: [&str; 7] = ["vis", "aud", "enc", "vit", "vpm", "siglip", "conformer"];
 
-/// The layer number in a name: `blk.7.…`, `model.layers.7.…`, `h.7.…`.
-fn layer(name: &str) -> Option<u32> {
-    let mut parts = name.split('.');
-    while let Some(part) = parts.next() {
-        if matches!(part, "blk" | "layers" | "h" | "block") {
-            return parts.next()?.parse().ok();
-        }
-    }
-    None
-}
-
-/// Before the layers, in one, or the output head.
-fn stage(weight: &Weight) -> (u8, u32) {
-    match weight.layer {
-        _ if weight.tied || is_one_of(&weight.name, &HEADS) => (2, 0),
-        Some(layer) => (1, layer),
-        None => (0, 0),
-    }
-}
-
-/// Place in [`ROLES`].
-fn role(name: &str) -> usize {
-    ROLES.iter().position(|role| role.iter().any(|part| name.contains(part))).unwrap_or(ROLES.len())
+/// Where in a pass a weight is used: encoders, what leads from them, other towers, what comes behind,
+/// the head; within a tower block by block, and in a block step by step, experts one after the other.
+fn order(weight: &Weight) -> (u8, Box<str>, u32, u8, u32) {
+    let place = Place::of(weight.name.split('#').next().unwrap_or_default());
+    let encoder =
+        |part: &str| part == "v" || part == "a" || ENCODERS.iter().any(|e| part.starts_with(e));
+    let stage = match place.block {
+        _ if weight.role == Role::Head => 5,
+        None if place.step == BEHIND => 4,
+        None => 2,
+        Some(_) if place.tower.split('.').any(encoder) => 1,
+        Some(_) => 3,
+    };
+    let expert = weight.expert.unwrap_or(0);
+    (stage, place.tower.into(), place.block.unwrap_or(0), place.step, expert)
 }

@@ -129,6 +129,16 @@ pub enum PackError {
         /// Number of the entry in the file.
         entry: u32,
     },
+    /// A name that holds a NUL or another control character: readers in C end it there.
+    #[error(
+        "the name of entry {entry}, {name:?}, holds a control character: other readers see another name; convert the model again with a name that has none"
+    )]
+    NameControl {
+        /// Place of the entry.
+        entry: u32,
+        /// The name.
+        name: Box<str>,
+    },
     /// A name that is no UTF-8.
     #[error("the name of entry {entry} is not UTF-8")]
     NameNotUtf8 {
@@ -417,7 +427,7 @@ pub enum PackError {
         what: String,
     },
     /// A version that is read but not written.
-    #[error("pack version {version} cannot be written: choose 2, 5 or 7")]
+    #[error("pack version {version} cannot be written: choose 2, 3, 5 or 7")]
     WriteVersion {
         /// The version asked for.
         version: u32,

@@ -1,4 +1,4 @@
-//! `.orkpack` files: every version read, version 2, 5 or 7 written, nothing ever lost.
+//! `.orkpack` files: every version read, version 2, 3, 5 or 7 written, nothing ever lost.
 //!
 //! | part | what it does |
 //! |---|---|

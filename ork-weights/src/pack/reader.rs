@@ -200,7 +200,7 @@ impl<S: Source> Pack<S> {
     /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
     /// # writer.finish()?;
     /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
-    /// assert_eq!(pack.version(), 2); // what is written unless asked otherwise
+    /// assert_eq!(pack.version(), 3); // what is written unless asked otherwise
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn version(&self) -> u32 {
@@ -220,7 +220,7 @@ impl<S: Source> Pack<S> {
     /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
     /// # writer.finish()?;
     /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
-    /// assert_eq!(pack.signature(), 0); // version 2 has none
+    /// assert_eq!(pack.signature(), 0); // version 3 has none
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn signature(&self) -> u32 {

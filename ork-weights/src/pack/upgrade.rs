@@ -30,7 +30,7 @@ use super::writer::{PackWriter, Summary, WeightHeader, WriterOptions};
 /// let old = Pack::open(&old)?;
 /// upgrade(&old, &new, WriterOptions::default(), |_| {})?;
 /// let new = Pack::open(&new)?;
-/// assert_eq!((old.version(), new.version()), (5, 2));
+/// assert_eq!((old.version(), new.version()), (5, 3));
 /// assert_eq!(old.codes(&old.entries()[0])?, new.codes(&new.entries()[0])?);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

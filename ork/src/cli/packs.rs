@@ -36,9 +36,10 @@ pub struct QuantiseArgs {
 fn pack_version(text: &str) -> Result<u32, String> {
     match text {
         "2" => Ok(2),
+        "3" => Ok(3),
         "5" => Ok(5),
         "7" => Ok(7),
-        _ => Err("packs are written as version 2, 5 or 7".into()),
+        _ => Err("packs are written as version 2, 3, 5 or 7".into()),
     }
 }
 
@@ -50,11 +51,11 @@ fn pack_version(text: &str) -> Result<u32, String> {
 ///
 /// let cli = Cli::parse_from(["ork", "convert", "m.gguf", "-o", "m.orkpack", "--report"]);
 /// let Command::Convert(args) = cli.command else { panic!() };
-/// assert_eq!((args.pack_version, args.report), (2, Some(None))); // printed, and no file
+/// assert_eq!((args.pack_version, args.report), (3, Some(None))); // printed, and no file
 /// ```
 #[derive(Args, Clone, Debug)]
 pub struct ConvertArgs {
-    /// A GGUF file (the first of a split one), a safetensors file, or a safetensors index.
+    /// A GGUF file (any of a split one), a safetensors file or index, or the folder of the hub that holds them.
     pub model: PathBuf,
     /// The pack; by default beside the model, with the extension .orkpack.
     #[arg(short, long, value_name = "PACK")]
@@ -62,8 +63,8 @@ pub struct ConvertArgs {
     /// Codes.
     #[command(flatten)]
     pub quantise: QuantiseArgs,
-    /// Container version: 2 by default; 5 and 7 for readers of the C project that want them.
-    #[arg(long, value_name = "2|5|7", default_value = "2", value_parser = pack_version)]
+    /// Container version: 3 is the one that the C project's public reader takes; 2, 5 and 7 are for its older and newer ones.
+    #[arg(long, value_name = "2|3|5|7", default_value = "3", value_parser = pack_version)]
     pub pack_version: u32,
     /// Overwrite a pack of another model, or of other settings.
     #[arg(long)]
@@ -138,7 +139,7 @@ pub struct UpgradeArgs {
     #[arg(short, long, value_name = "PACK")]
     pub output: Option<PathBuf>,
     /// Container version to write.
-    #[arg(long, value_name = "2|5|7", default_value = "2", value_parser = pack_version)]
+    #[arg(long, value_name = "2|3|5|7", default_value = "3", value_parser = pack_version)]
     pub pack_version: u32,
     /// Overwrite what stands at the output.
     #[arg(long)]

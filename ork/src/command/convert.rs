@@ -73,7 +73,7 @@ pub(super) fn run(args: &ConvertArgs, report: Report) -> Result<()> {
         let json = serde_json::to_vec_pretty(&converted).map_err(Error::input(path))?;
         write_bytes(path, &json)?;
     }
-    report.print(&converted, || text(&converted, args.report.is_some(), rss.bytes()))
+    report.print(&converted, || text(&converted, args, rss.bytes()))
 }
 
 /// Whose fault it is: the arguments', the model's or the target's.
@@ -109,9 +109,18 @@ fn tiers(args: &QuantiseArgs) -> Result<TierChoice> {
     Ok(choice)
 }
 
-fn text(converted: &Converted, all: bool, rss: Option<u64>) -> String {
+/// Whose readers take a pack of this version.
+fn readers(version: u32) -> &'static str {
+    match version {
+        2 => "the C project's first readers",
+        3 => "the C project's public reader",
+        _ => "builds of the C project that ask for exactly this version",
+    }
+}
+
+fn text(converted: &Converted, args: &ConvertArgs, rss: Option<u64>) -> String {
     let mut text = String::new();
-    if all {
+    if args.report.is_some() {
         let mut table = Table::new(["weight", "K", "N", "from", "to", "bits", "bytes", "error"]);
         for weight in &converted.weights {
             table.row([
@@ -138,6 +147,8 @@ fn text(converted: &Converted, all: bool, rss: Option<u64>) -> String {
         counted(converted.skipped.len(), "tensor"),
         rss.map_or("unknown".into(), |bytes| Size(bytes).to_string()),
     ));
+    let version = args.pack_version;
+    text.push_str(&format!("version {version}, for ork and {}\n", readers(version)));
     if converted.resumed() > 0 {
         text.push_str(&format!(
             "{} of them were left by an interrupted conversion\n",

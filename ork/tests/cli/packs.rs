@@ -20,7 +20,7 @@ fn golden() -> Vec<std::path::PathBuf> {
 fn a_pack_says_what_it_is() {
     let (_folder, _model, pack) = pack();
     let view = json(&["inspect", text(&pack)]);
-    assert_eq!((&view["kind"], &view["version"]), (&"pack".into(), &2.into()));
+    assert_eq!((&view["kind"], &view["version"]), (&"pack".into(), &3.into()));
     assert!(view["identity"]["sample_hash"].is_string());
     let weights = view["weights"].as_array().unwrap();
     assert!(weights.iter().all(|w| w["dtype"] == "int8" && w["checksum"].is_string()));
@@ -35,7 +35,7 @@ fn packs_of_every_version_are_upgraded() {
         let before = json(&["inspect", text(&old)]);
         ork(&["upgrade", text(&old), "-o", text(&new)]).assert().success();
         let after = json(&["inspect", text(&new)]);
-        assert_eq!(after["version"], 2);
+        assert_eq!(after["version"], 3);
         let names = |view: &serde_json::Value| {
             let weights = view["weights"].as_array().unwrap();
             weights.iter().map(|w| w["name"].clone()).collect::<Vec<_>>()

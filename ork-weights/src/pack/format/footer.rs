@@ -66,8 +66,10 @@ impl Footer {
         out.extend(self.index.to_le_bytes());
         out.extend(self.entries.to_le_bytes());
         out.extend(self.version.to_le_bytes());
-        if self.version >= 5 {
+        if self.version >= 3 {
             out.extend(self.token.to_le_bytes());
+        }
+        if self.version >= 5 {
             out.extend(self.signature.to_le_bytes());
         }
         if self.version >= 7 {
@@ -77,6 +79,9 @@ impl Footer {
             out.extend([0; 4]);
         }
         out.extend(MAGIC);
+        if matches!(self.version, 3 | 4) {
+            out.extend([0; 4]);
+        }
         out
     }
 }

@@ -67,6 +67,9 @@ pub(crate) fn read_entry(at: &mut Cursor<'_>, order: u32, limit: u64, form: Form
     }
     let name = at.take(bytes as usize).ok_or_else(truncated)?;
     let name = std::str::from_utf8(name).map_err(|_| PackError::NameNotUtf8 { entry: order })?;
+    if name.chars().any(char::is_control) {
+        return Err(PackError::NameControl { entry: order, name: name.into() });
+    }
     let raw = Cursor::new(at.take(form.stride).ok_or_else(truncated)?);
     let raw = RawEntry::read(raw, form).ok_or_else(truncated)?;
     raw.check(name, order, limit)

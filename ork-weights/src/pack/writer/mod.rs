@@ -137,7 +137,7 @@ impl PackWriter {
         options: WriterOptions,
     ) -> Result<PackWriter> {
         let form = match options.version {
-            2 => Form::ENTRY_40,
+            2 | 3 => Form::ENTRY_40,
             5 => Form::ENTRY_48,
             7 => Form::PREFIXED_56,
             version => return Err(PackError::WriteVersion { version }),
@@ -288,6 +288,9 @@ impl PackWriter {
         }
         if name.is_empty() {
             return Err(PackError::NameEmpty { entry: order });
+        }
+        if name.chars().any(char::is_control) {
+            return Err(PackError::NameControl { entry: order, name: name.into() });
         }
         if self.names.contains_key(name) {
             return Err(PackError::DuplicateName { name: name.into() });

@@ -11,14 +11,15 @@ use std::path::PathBuf;
 /// let path = folder.path().join("small.orkpack");
 /// let newest = WriterOptions { version: 7, ..Default::default() };
 /// assert!(PackWriter::create(&path, None, newest.clone()).is_ok());
-/// let unknown = WriterOptions { version: 3, ..newest };
+/// let unknown = WriterOptions { version: 4, ..newest };
 /// let refused = PackWriter::create(&path, None, unknown);
-/// assert!(matches!(refused, Err(PackError::WriteVersion { version: 3 })));
+/// assert!(matches!(refused, Err(PackError::WriteVersion { version: 4 })));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriterOptions {
-    /// Container version: 2, 5 or 7. Readers of the C project accept exactly one each.
+    /// Container version: 2, 3, 5 or 7; readers of the C project accept exactly one each. 3 is what its
+    /// public reader takes.
     pub version: u32,
     /// Overwrite whatever stands at the target, and start over instead of going on with an
     /// interrupted conversion of something else.
@@ -33,7 +34,7 @@ pub struct WriterOptions {
 
 impl Default for WriterOptions {
     fn default() -> WriterOptions {
-        WriterOptions { version: 2, replace: false, recipe: 0, signature: 0, expected: None }
+        WriterOptions { version: 3, replace: false, recipe: 0, signature: 0, expected: None }
     }
 }
 

@@ -347,7 +347,7 @@ fn the_kernel_refuses_to_rename_over_a_new_file() {
 #[test]
 fn write_version() {
     let folder = folder();
-    for version in [0, 1, 3, 4, 6, 8] {
+    for version in [0, 1, 4, 6, 8] {
         let options = WriterOptions { version, ..options() };
         let error = PackWriter::create(folder.path().join("m"), &MODEL, options).unwrap_err();
         assert!(matches!(error, PackError::WriteVersion { .. }), "{error:?}");
