@@ -165,6 +165,21 @@ pub struct Skipped {
 /// for weight in model.weights() {
 ///     assert_eq!(model.weight(&weight.name), Some(weight));
 /// }
+/// // As a pass uses them, the head last; a norm is a vector, and skipped.
+/// assert_eq!(&*model.weights()[1].name, "blk.0.attn_k.weight");
+/// assert_eq!(model.weights().last().map(|weight| &*weight.name), Some("output.weight"));
+/// assert!(model.skipped().iter().any(|tensor| &*tensor.name == "output_norm.weight"));
+/// assert_eq!(model.gguf().and_then(|header| header.number("llama.block_count")), Some(2));
+/// assert!(!model.has_experts());
+///
+/// use ork_weights::quantise::{Recipe, Tier};
+///
+/// let (weight, tier) = (&model.weights()[0], Tier::Int8);
+/// let mut tiled = vec![0; tier.layout(weight.k, weight.n)?.bytes() as usize];
+/// let mut scales = vec![0.0; tier.scales(weight.k, weight.n)];
+/// let recipe = Recipe { measure: true, ..Recipe::new(tier) };
+/// let quality = model.quantise_with(weight, &recipe, &mut tiled, &mut scales)?;
+/// assert!(quality.relative_rms() < 0.01); // int8 of a model of four and a half bits
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -224,103 +239,36 @@ impl Model {
     }
 
     /// Matrices the NPU multiplies by, in order of use.
-    ///
-    /// ```
-    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
-    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-    /// # Shape::tiny().write(file.as_file())?;
-    /// let model = Model::open(file.path(), &OpenOptions::default())?;
-    /// let names: Vec<&str> = model.weights().iter().map(|weight| &*weight.name).collect();
-    /// assert_eq!(names[..2], ["blk.0.attn_q.weight", "blk.0.attn_k.weight"]);
-    /// assert_eq!(names.last(), Some(&"output.weight")); // as a pass uses them
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn weights(&self) -> &[Weight] {
         &self.weights
     }
 
     /// The weight of this name.
-    ///
-    /// ```
-    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
-    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-    /// # Shape::tiny().write(file.as_file())?;
-    /// let model = Model::open(file.path(), &OpenOptions::default())?;
-    /// assert!(model.weight("output.weight").is_some());
-    /// assert!(model.weight("output_norm.weight").is_none()); // a vector: skipped
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn weight(&self, name: &str) -> Option<&Weight> {
         self.weights.iter().find(|weight| &*weight.name == name)
     }
 
     /// Tensors that were not taken.
-    ///
-    /// ```
-    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
-    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-    /// # Shape::tiny().write(file.as_file())?;
-    /// let model = Model::open(file.path(), &OpenOptions::default())?;
-    /// assert!(model.skipped().iter().any(|tensor| &*tensor.name == "output_norm.weight"));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn skipped(&self) -> &[Skipped] {
         &self.skipped
     }
 
     /// The header of a GGUF model; of a split one, that of its first file.
-    ///
-    /// ```
-    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
-    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-    /// # Shape::tiny().write(file.as_file())?;
-    /// let model = Model::open(file.path(), &OpenOptions::default())?;
-    /// let layers = model.gguf().and_then(|header| header.number("llama.block_count"));
-    /// assert_eq!(layers, Some(2));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn gguf(&self) -> Option<&Gguf> {
         self.header.as_ref()
     }
 
     /// Files the model is made of.
-    ///
-    /// ```
-    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
-    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-    /// # Shape::tiny().write(file.as_file())?;
-    /// let model = Model::open(file.path(), &OpenOptions::default())?;
-    /// assert_eq!(model.paths().collect::<Vec<_>>(), [file.path()]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(|file| &*file.path)
     }
 
     /// Bytes of all files.
-    ///
-    /// ```
-    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
-    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-    /// # Shape::tiny().write(file.as_file())?;
-    /// let model = Model::open(file.path(), &OpenOptions::default())?;
-    /// assert_eq!(model.bytes(), Shape::tiny().bytes());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(ModelFile::len).sum()
     }
 
     /// Whether any weight is an expert of a stack.
-    ///
-    /// ```
-    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
-    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-    /// # Shape::tiny().write(file.as_file())?;
-    /// let model = Model::open(file.path(), &OpenOptions::default())?;
-    /// assert!(!model.has_experts());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn has_experts(&self) -> bool {
         self.weights.iter().any(|weight| weight.expert.is_some())
     }
@@ -357,21 +305,6 @@ impl Model {
     /// Quantises a weight to what the NPU reads: `out` in [`Tier::layout`], `scales` per channel or
     /// `[group][channel]`. Runs on the threads of the current rayon pool.
     ///
-    /// ```
-    /// use ork_weights::quantise::Tier;
-    ///
-    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
-    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-    /// # Shape::tiny().write(file.as_file())?;
-    /// let model = Model::open(file.path(), &OpenOptions::default())?;
-    /// let (weight, tier) = (&model.weights()[0], Tier::Int8);
-    /// let mut tiled = vec![0; tier.layout(weight.k, weight.n)?.bytes() as usize];
-    /// let mut scales = vec![0.0; tier.scales(weight.k, weight.n)];
-    /// model.quantise(weight, &tier, &mut tiled, &mut scales)?;
-    /// assert!(scales.iter().all(|scale| *scale > 0.0));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
     /// # Errors
     /// [`ModelError::Quantise`] when a buffer has the wrong length, the shape does not suit the tier
     /// or a value is not finite; [`ModelError::Shortened`] or [`ModelError::Io`] when the file
@@ -387,22 +320,6 @@ impl Model {
     }
 
     /// [`Model::quantise`] with importance or measuring.
-    ///
-    /// ```
-    /// use ork_weights::quantise::{Recipe, Tier};
-    ///
-    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
-    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-    /// # Shape::tiny().write(file.as_file())?;
-    /// let model = Model::open(file.path(), &OpenOptions::default())?;
-    /// let (weight, tier) = (&model.weights()[0], Tier::Int8);
-    /// # let mut tiled = vec![0; tier.layout(weight.k, weight.n)?.bytes() as usize];
-    /// # let mut scales = vec![0.0; tier.scales(weight.k, weight.n)];
-    /// let recipe = Recipe { measure: true, ..Recipe::new(tier) };
-    /// let quality = model.quantise_with(weight, &recipe, &mut tiled, &mut scales)?;
-    /// assert!(quality.relative_rms() < 0.01); // int8 of a model of four and a half bits
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     ///
     /// # Errors
     /// As there.
@@ -445,35 +362,13 @@ impl Model {
     }
 
     /// Tells the system that a weight will be read soon. A hint; costs nothing when it is ignored.
-    ///
-    /// ```
-    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
-    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-    /// # Shape::tiny().write(file.as_file())?;
-    /// let model = Model::open(file.path(), &OpenOptions::default())?;
-    /// for pair in model.weights().windows(2) {
-    ///     model.will_read(&pair[1]); // while the first of the two is quantised
-    /// }
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn will_read(&self, weight: &Weight) {
+    pub(crate) fn will_read(&self, weight: &Weight) {
         if let Some(file) = self.files.get(weight.shard) {
             file.will_read(weight.range());
         }
     }
 
     /// Drops the pages of a weight from the page cache. Reading it again brings them back.
-    ///
-    /// ```
-    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
-    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-    /// # Shape::tiny().write(file.as_file())?;
-    /// let model = Model::open(file.path(), &OpenOptions::default())?;
-    /// for weight in model.weights() {
-    ///     model.evict(weight); // a model larger than memory goes through without filling it
-    /// }
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn evict(&self, weight: &Weight) {
         if let Some(file) = self.files.get(weight.shard) {
             file.evict(weight.range());

@@ -50,6 +50,15 @@ pub(crate) struct Checksums {
 /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
 /// let entry = &pack.entries()[0];
 /// assert_eq!((entry.k, entry.n, entry.dtype), (64, 64, Dtype::Int8));
+/// assert_eq!((entry.order(), entry.groups()), (0, 1)); // the first, one scale a channel
+/// assert_eq!(entry.stored_bytes(), 4096 + 4 * 64);
+/// assert_eq!(entry.bits_per_weight(), 8.5); // a scale of 32 bits for 64 codes
+/// assert!(entry.checksum().is_some() && entry.error().is_none()); // nobody measured it
+///
+/// // Plain: what a load writes is what stands in the file.
+/// let mut raw = vec![0; entry.layout().bytes() as usize];
+/// std::os::unix::fs::FileExt::read_exact_at(pack.file(), &mut raw, entry.blob_range().start)?;
+/// assert_eq!(raw, [1; 4096]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -75,65 +84,17 @@ pub struct Entry {
 
 impl Entry {
     /// Layout of what [`Pack::load_into`](super::Pack::load_into) writes, in [`Dtype::loaded`].
-    ///
-    /// ```
-    /// use ork_weights::pack::Pack;
-    ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
-    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
-    /// let entry = &pack.entries()[0];
-    /// let mut tiles = vec![0; entry.layout().bytes() as usize];
-    /// pack.load_into(entry, &mut tiles)?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
     /// Place in the file's order, which is the order of first use when the pack was made.
-    ///
-    /// ```
-    /// use ork_weights::pack::Pack;
-    ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
-    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
-    /// let entry = &pack.entries()[0];
-    /// assert_eq!(entry.order(), 0);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn order(&self) -> u32 {
         self.order
     }
 
     /// Bytes of the file that hold the codes, without a stamp. Where [`Dtype::is_plain`] holds these
     /// are exactly the bytes that a load writes, so that they can be read by other means.
-    ///
-    /// ```
-    /// use ork_weights::pack::Pack;
-    ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
-    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
-    /// let entry = &pack.entries()[0];
-    /// let mut raw = vec![0; 4096];
-    /// std::os::unix::fs::FileExt::read_exact_at(pack.file(), &mut raw, entry.blob_range().start)?;
-    /// assert_eq!(raw, [1; 4096]); // plain: what a load writes
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn blob_range(&self) -> Range<u64> {
         let stamp = if self.stamped { PAGE } else { 0 };
         let Range { start, end } = self.blob.range();
@@ -142,102 +103,27 @@ impl Entry {
 
     /// Bytes of the file that hold the scales beside the blob; empty for [`Dtype::O4n1`] and
     /// [`Dtype::Fp16`].
-    ///
-    /// ```
-    /// use ork_weights::pack::Pack;
-    ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
-    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
-    /// let entry = &pack.entries()[0];
-    /// assert_eq!(entry.scales_range().end - entry.scales_range().start, 4 * 64);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn scales_range(&self) -> Range<u64> {
         self.scales.range()
     }
 
     /// Whether a stamp page stands in front of the codes.
-    ///
-    /// ```
-    /// use ork_weights::pack::Pack;
-    ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
-    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
-    /// let entry = &pack.entries()[0];
-    /// assert!(!entry.is_stamped()); // newer packers of the C project do that
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn is_stamped(&self) -> bool {
         self.stamped
     }
 
     /// Bytes of the second copy over the full K, 0 when there is none. It can be rebuilt from the
     /// blob and is never read.
-    ///
-    /// ```
-    /// use ork_weights::pack::Pack;
-    ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
-    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
-    /// let entry = &pack.entries()[0];
-    /// assert_eq!(entry.full_k_bytes(), 0);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn full_k_bytes(&self) -> u64 {
         self.full_k.bytes
     }
 
     /// Bytes of the file that the weight takes, all parts together.
-    ///
-    /// ```
-    /// use ork_weights::pack::Pack;
-    ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
-    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
-    /// let entry = &pack.entries()[0];
-    /// assert_eq!(entry.stored_bytes(), 4096 + 4 * 64);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn stored_bytes(&self) -> u64 {
         self.blob.bytes.saturating_add(self.full_k.bytes).saturating_add(self.scales.bytes)
     }
 
     /// Scales along K: 1 when they are per channel.
-    ///
-    /// ```
-    /// use ork_weights::pack::Pack;
-    ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
-    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
-    /// let entry = &pack.entries()[0];
-    /// assert_eq!(entry.groups(), 1); // one scale a channel
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn groups(&self) -> u32 {
         ((self.scales.bytes / 4) as u32).checked_div(self.n).unwrap_or(1).max(1)
     }
@@ -261,66 +147,16 @@ impl Entry {
     }
 
     /// Relative RMS error of the codes against the source weight, where the packer measured it.
-    ///
-    /// ```
-    /// use ork_weights::pack::Pack;
-    ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
-    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
-    /// let entry = &pack.entries()[0];
-    /// assert_eq!(entry.error(), None); // nobody measured it
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn error(&self) -> Option<f32> {
         self.error
     }
 
     /// XXH3-64 of the stored blob, stamp included, in packs of this library.
-    ///
-    /// ```
-    /// use ork_weights::pack::Pack;
-    ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
-    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
-    /// let entry = &pack.entries()[0];
-    /// assert!(entry.checksum().is_some());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn checksum(&self) -> Option<u64> {
         self.checksums.map(|sums| sums.blob)
     }
 
-    /// XXH3-64 of the stored scales, in packs of this library.
-    pub fn scales_checksum(&self) -> Option<u64> {
-        self.checksums.map(|sums| sums.scales)
-    }
-
     /// Bits of the file for each weight value, scales included.
-    ///
-    /// ```
-    /// use ork_weights::pack::Pack;
-    ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
-    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
-    /// let entry = &pack.entries()[0];
-    /// assert_eq!(entry.bits_per_weight(), 8.5); // a scale of 32 bits for 64 codes
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn bits_per_weight(&self) -> f64 {
         let values = f64::from(self.k) * f64::from(self.n);
         (self.blob.bytes.saturating_add(self.scales.bytes)) as f64 * 8.0 / values

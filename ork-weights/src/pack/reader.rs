@@ -35,6 +35,11 @@ const MAX_REGION: u64 = 256 << 20;
 /// pack.load_into(entry, &mut tiles)?;
 /// assert_eq!(tiles, [1; 4096]);
 /// assert_eq!(pack.scales(entry)?, [0.5; 64]);
+///
+/// assert_eq!((pack.version(), pack.signature()), (3, 0)); // what is written unless asked otherwise
+/// assert!(pack.packer().is_some_and(|packer| packer.starts_with("ork")));
+/// assert!(pack.identity().is_none()); // the writer was given none
+/// assert_eq!((pack.path(), pack.size()), (&*path, std::fs::metadata(&path)?.len()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -72,39 +77,11 @@ impl Pack {
     }
 
     /// The open file, for reads of [`Entry::blob_range`] by other means, and for advice to the system.
-    ///
-    /// ```
-    /// use ork_weights::pack::Pack;
-    ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
-    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
-    /// assert_eq!(pack.file().metadata()?.len(), pack.size());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn file(&self) -> &std::fs::File {
         self.source.file()
     }
 
     /// The path it was opened by.
-    ///
-    /// ```
-    /// use ork_weights::pack::Pack;
-    ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
-    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
-    /// assert_eq!(pack.path(), path);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn path(&self) -> &Path {
         self.source.path()
     }
@@ -149,175 +126,47 @@ impl<S: Source> Pack<S> {
     }
 
     /// Weights in the order of the file, which is that of first use when the pack was made.
-    ///
-    /// ```
-    /// use ork_weights::pack::Pack;
-    ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
-    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
-    /// let bytes: u64 = pack.entries().iter().map(|entry| entry.layout().bytes()).sum();
-    /// assert_eq!(bytes, 4096);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
     /// The weight of this name, by a binary search over hashes.
-    ///
-    /// ```
-    /// use ork_weights::pack::Pack;
-    ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
-    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
-    /// assert!(pack.get("blk.0.ffn_up.weight").is_some());
-    /// assert!(pack.get("blk.1.ffn_up.weight").is_none());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn get(&self, name: &str) -> Option<&Entry> {
         self.by_name.find(&self.entries, name)
     }
 
     /// Version in the footer, 1 to 8.
-    ///
-    /// ```
-    /// use ork_weights::pack::Pack;
-    ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
-    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
-    /// assert_eq!(pack.version(), 3); // what is written unless asked otherwise
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn version(&self) -> u32 {
         self.footer.version
     }
 
     /// Tier signature of version 5 and later: bits 0 to 7 the forced tier as ASCII ('4', '8' or 0),
     /// bit 8 a hybrid build, bit 9 Hadamard rotation. 0 for older versions.
-    ///
-    /// ```
-    /// use ork_weights::pack::Pack;
-    ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
-    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
-    /// assert_eq!(pack.signature(), 0); // version 3 has none
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn signature(&self) -> u32 {
         self.footer.signature
     }
 
     /// The model the pack was made from; `None` for packs that other programs wrote.
-    ///
-    /// ```
-    /// use ork_weights::pack::Pack;
-    ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
-    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
-    /// assert!(pack.identity().is_none()); // the writer was given none
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn identity(&self) -> Option<&Identity> {
         self.extension.as_ref()?.identity.as_ref()
     }
 
     /// Who wrote it, for packs of this library.
-    ///
-    /// ```
-    /// use ork_weights::pack::Pack;
-    ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
-    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
-    /// assert!(pack.packer().is_some_and(|packer| packer.starts_with("ork")));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn packer(&self) -> Option<&str> {
         Some(&self.extension.as_ref()?.packer)
     }
 
     /// Hash of the settings it was made with, as given to the writer; `None` without an extension.
-    ///
-    /// ```
-    /// use ork_weights::pack::Pack;
-    ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
-    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
-    /// assert_eq!(pack.recipe(), Some(0)); // plain int8 has no settings
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn recipe(&self) -> Option<u64> {
         Some(self.extension.as_ref()?.recipe)
     }
 
     /// Measurements that a tool of the C project appended.
-    ///
-    /// ```
-    /// use ork_weights::pack::Pack;
-    ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
-    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
-    /// assert!(pack.calibration().is_none());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn calibration(&self) -> Option<&Calibration> {
         self.calibration.as_ref()
     }
 
     /// Where the embedded parts of the source GGUF lie; `None` when there are none.
-    ///
-    /// ```
-    /// use ork_weights::pack::Pack;
-    ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
-    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
-    /// assert!(pack.metadata()?.is_none());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     ///
     /// # Errors
     /// [`PackError::Metadata`] when the section contradicts itself.
@@ -332,39 +181,11 @@ impl<S: Source> Pack<S> {
     }
 
     /// Length of the file.
-    ///
-    /// ```
-    /// use ork_weights::pack::Pack;
-    ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
-    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
-    /// assert_eq!(pack.size(), std::fs::metadata(&path)?.len());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn size(&self) -> u64 {
         self.source.size()
     }
 
     /// Where the bytes come from.
-    ///
-    /// ```
-    /// use ork_weights::pack::{Pack, Source};
-    ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
-    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
-    /// assert_eq!(pack.source().size(), pack.size());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn source(&self) -> &S {
         &self.source
     }

@@ -134,30 +134,7 @@ impl<S: Source> Pack<S> {
         Ok(())
     }
 
-    /// Checks one weight as [`verify`] does: for a first use, or where a single weight is in doubt.
-    ///
-    /// ```
-    /// use ork_weights::pack::Pack;
-    ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
-    /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
-    /// let entry = &pack.entries()[0];
-    /// pack.verify_entry(entry)?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`PackError::Checksum`], [`PackError::Stamp`], [`PackError::O4n1`], [`PackError::ScaleValue`];
-    /// [`PackError::Changed`]; [`PackError::Io`].
-    pub fn verify_entry(&self, entry: &Entry) -> Result<()> {
-        self.check_entry(entry, &mut vec![0; CHUNK], &|_| {})
-    }
-
+    /// Checks one weight as [`verify`] does.
     fn check_entry(
         &self,
         entry: &Entry,

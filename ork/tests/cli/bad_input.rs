@@ -193,6 +193,8 @@ fn what_is_no_file_is_refused_at_once() {
     let (folder, model, pack) = pack();
     let pipe = folder.path().join("pipe.orkpack");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let bare = folder.path().join("bare"); // a folder without a model
+    fs::create_dir(&bare).unwrap();
     let (empty, device) = (folder.path().join("empty"), std::path::Path::new("/dev/zero"));
     fs::write(&empty, b"").unwrap();
     let refused = |args: &[&str], what: &str| {
@@ -202,7 +204,7 @@ fn what_is_no_file_is_refused_at_once() {
         assert!(error.contains(what), "{args:?}: {error}");
     };
     for (path, what) in
-        [(folder.path(), "it is a folder"), (&*pipe, "it is a pipe"), (device, "it is a device")]
+        [(&*bare, "it is a folder"), (&*pipe, "it is a pipe"), (device, "it is a device")]
     {
         let path = text(path);
         for command in ["inspect", "convert", "verify", "bench", "plan", "upgrade", "demo"] {
@@ -245,7 +247,7 @@ fn bad_arguments_end_with_2() {
     let (_folder, model, pack) = pack();
     let model = text(&model);
     for args in [
-        &["--pack-version", "3"][..],
+        &["--pack-version", "4"][..],
         &["--tier", "int4:7"],
         &["--tier", "int4:0"],
         &["--tier", "int9"],

@@ -7,30 +7,6 @@ use crate::pack::entry::Span;
 use crate::pack::error::{PackError, Result};
 
 /// Where the embedded parts of a GGUF lie.
-///
-/// ```
-/// # use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
-/// # let folder = tempfile::tempdir()?;
-/// # let path = folder.path().join("small.orkpack");
-/// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-/// # writer.add("w", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-/// # let mut section = Vec::new();
-/// # section.extend(100u64.to_le_bytes());
-/// # section.extend(4u64.to_le_bytes());
-/// # section.extend(b"GGUF");
-/// # section.extend(1u32.to_le_bytes());
-/// # section.extend(50u64.to_le_bytes());
-/// # section.extend(2u64.to_le_bytes());
-/// # section.extend([7, 8]);
-/// # writer.embed_metadata(&section, 0..section.len() as u64)?;
-/// # writer.finish()?;
-/// let bytes = std::fs::read(&path)?; // a pack that embeds a header and one tensor
-/// let metadata = Pack::parse(&bytes)?.metadata()?.ok_or("embedded")?;
-/// assert_eq!((metadata.source_bytes, metadata.kept.len()), (100, 1));
-/// let header = &bytes[metadata.header.start as usize..metadata.header.end as usize];
-/// assert_eq!(header, b"GGUF");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Metadata {
@@ -43,30 +19,6 @@ pub struct Metadata {
 }
 
 /// One range of the source file.
-///
-/// ```
-/// # use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
-/// # let folder = tempfile::tempdir()?;
-/// # let path = folder.path().join("small.orkpack");
-/// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-/// # writer.add("w", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-/// # let mut section = Vec::new();
-/// # section.extend(100u64.to_le_bytes());
-/// # section.extend(4u64.to_le_bytes());
-/// # section.extend(b"GGUF");
-/// # section.extend(1u32.to_le_bytes());
-/// # section.extend(50u64.to_le_bytes());
-/// # section.extend(2u64.to_le_bytes());
-/// # section.extend([7, 8]);
-/// # writer.embed_metadata(&section, 0..section.len() as u64)?;
-/// # writer.finish()?;
-/// let bytes = std::fs::read(&path)?; // a pack that embeds a header and one tensor
-/// let metadata = Pack::parse(&bytes)?.metadata()?.ok_or("embedded")?;
-/// let norm = &metadata.kept[0]; // two bytes, from byte 50 of the source on
-/// assert_eq!(norm.source_offset, 50);
-/// assert_eq!(bytes[norm.range.start as usize..norm.range.end as usize], [7, 8]);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Kept {

@@ -169,59 +169,21 @@ impl PackWriter {
     }
 
     /// Whether the pack has this weight already, be it from an interrupted run.
-    ///
-    /// ```
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// writer.add("w", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// assert!(writer.contains("w") && !writer.contains("v"));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn contains(&self, name: &str) -> bool {
         self.names.contains_key(name)
     }
 
     /// Weights written so far.
-    ///
-    /// ```
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// writer.add("w", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// assert_eq!(writer.len(), 1);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
     /// Whether there is none yet.
-    ///
-    /// ```
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// assert!(writer.is_empty());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
     /// Weights that an interrupted run had left and that were found whole.
-    ///
-    /// ```
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// assert_eq!(writer.resumed(), 0);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn resumed(&self) -> u32 {
         self.resumed
     }
@@ -315,30 +277,13 @@ impl PackWriter {
     /// Embeds a GGUF metadata section: `range` of `source`, copied as it is. Call it after the last
     /// weight; a resumed writer needs it again.
     ///
-    /// ```
-    /// use ork_weights::pack::Pack;
-    ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// // A source of 100 bytes whose header are its first 4, and no tensors.
-    /// let mut section = Vec::new();
-    /// section.extend(100u64.to_le_bytes());
-    /// section.extend(4u64.to_le_bytes());
-    /// section.extend(b"GGUF");
-    /// section.extend(0u32.to_le_bytes());
-    /// writer.add("w", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// writer.embed_metadata(&section, 0..section.len() as u64)?;
-    /// writer.finish()?;
-    /// let metadata = Pack::open(&path)?.metadata()?.ok_or("just embedded")?;
-    /// assert_eq!(metadata.source_bytes, 100);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
     /// # Errors
     /// [`PackError::Io`] when reading or writing fails.
-    pub fn embed_metadata<S: Source>(&mut self, source: &S, range: Range<u64>) -> Result<()> {
+    pub(crate) fn embed_metadata<S: Source>(
+        &mut self,
+        source: &S,
+        range: Range<u64>,
+    ) -> Result<()> {
         let at = self.end.next_multiple_of(PAGE);
         let bytes = range.end.saturating_sub(range.start);
         let mut buffer = vec![0; verify::CHUNK];
