@@ -159,7 +159,7 @@ impl fmt::Display for Version {
 /// use rknpu_sim::{Config, Machine, config::Mode};
 /// use rknpu_sys::uapi::{MemCreate, MemMap, MemSync};
 ///
-/// for (mode, lost) in [(Mode::Fast, 0), (Mode::Strict, 4096)] {
+/// for (mode, lost) in [(Mode::Fast, 0), (Mode::Strict, 64)] {
 ///     let machine = Machine::new(Config { mode, ..Config::default() });
 ///     let file = machine.open();
 ///     let mut buffer = MemCreate { flags: 0x403, size: 4096, ..Default::default() };
@@ -167,7 +167,7 @@ impl fmt::Display for Version {
 ///     let mut map = MemMap { handle: buffer.handle, ..Default::default() };
 ///     file.call(&mut map)?;
 ///     file.mmap(map.offset, 4096)?.write(0, &[7]);
-///     // The wrong way round: what the CPU wrote is thrown away, the kernel's zeros too.
+///     // The wrong way round: the line that the CPU wrote to is thrown away.
 ///     let obj_addr = buffer.obj_addr;
 ///     file.call(&mut MemSync { flags: 2, obj_addr, size: 4096, ..Default::default() })?;
 ///     assert_eq!(machine.report().discarded, lost);

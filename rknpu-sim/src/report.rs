@@ -260,7 +260,8 @@ pub struct Report {
     pub domains: Vec<DomainUse>,
     /// Buffers freed after the device had written to them without a FROM_DEVICE sync in between.
     pub unfetched: u64,
-    /// Dirty CPU bytes that FROM_DEVICE syncs threw away (strict mode).
+    /// Bytes of lines that the CPU wrote to and FROM_DEVICE syncs threw away (strict mode); not those that
+    /// the kernel has zeroed and nobody wrote to.
     pub discarded: u64,
     /// The live domain.
     pub current_domain: i32,
