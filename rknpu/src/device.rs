@@ -199,7 +199,7 @@ impl Device {
         lock: Option<DeviceLock>,
     ) -> Result<Device> {
         Ok(Device(Arc::new(Inner {
-            scheduler: Scheduler::default(),
+            scheduler: Scheduler::new(driver.capabilities().spaces.exclusive),
             record: Record::new(),
             leases: Mutex::default(),
             core_returned: Condvar::new(),

@@ -90,7 +90,8 @@
 //! The CPU's caches know nothing of the NPU. A [`Buffer<Host>`](Buffer) is the CPU's: it gives slices, and no
 //! address. A [`Buffer<OnDevice>`] is the NPU's: it gives an address, and no slices. Going from
 //! one to the other consumes the buffer and does the cache maintenance ([`Buffer::to_device`],
-//! [`Buffer::to_host`]); [`Buffer::reclaim`] takes a buffer back to be overwritten, without. A change that
+//! [`Buffer::to_host`]); [`Buffer::reclaim`] takes a buffer back to be overwritten, without; [`Buffer::free`]
+//! gives it back and says whether that worked. A change that
 //! fails gives the buffer back with the error.
 //!
 //! Owned handles borrow nothing: a buffer keeps its domain leased and its device open by itself, and can
@@ -159,6 +160,8 @@
 //! | 6 s, then EINVAL | a call for another domain while jobs run | domains are entered in turn |
 //! | a job freed while the queue still points to it | one that times out waiting for its core | one job in flight on a core |
 //! | jobs of others killed | a non-blocking submit that finds an older job | blocking submits only, on threads |
+//! | a core's slot that names a job that is gone | an interrupt whose status is not its job's; no reset clears it | the core takes no more jobs |
+//! | an object freed under another that is the same | a dma-buf imported twice | the second import is refused |
 //! | another buffer's memory torn out | freeing a foreign dma-buf that was imported outside domain 0 | [`Domain::import`] is for domain 0, which it switches to first |
 //! | address space lost until a reboot | contiguous buffers; a kill while jobs run; unmapping after destroying | pages only; [`signal::clean_up_on_signals`]; unmap, then destroy |
 //! | the NPU reads stale memory | a missing sync; a fresh buffer synced once | states; the first sync of a buffer is a double one |
@@ -185,7 +188,11 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`driver`] | the boundary to the driver: Linux, the simulator, or your own |
+//! | [`driver`] | the boundary to the driver: Linux, the simulator, or one wrapped around either |
+//! | [`exclusion`] | the rule "nothing of domain B while A works", for whoever orders work above a device |
+//! | [`matmul`] | activations and results in place, products column by column |
+//! | [`import`] | memory of other drivers |
+//! | [`health`], [`error`] | what went wrong, and the way out |
 //! | [`buffer`] | buffers and their states |
 //! | [`program`], [`limits`] | register programs, and what one of them can do |
 //! | [`reference`](mod@reference) | the same arithmetic on the CPU |
@@ -196,11 +203,12 @@
 //! # Safety
 //!
 //! Programs need no `unsafe`, and no safe call makes the driver touch memory that is not the program's.
-//! Unsafe are [`driver::Object::from_raw`], [`driver::Mapping::from_raw`] and [`driver::Unmap::unmap`], which
-//! only a [`driver::Driver`] of one's own needs.
+//! Nothing public is unsafe: objects come from the drivers of this crate alone, and a driver of one's own wraps
+//! one of those.
 //!
-//! Unsafe code is in three files: the two drivers, and the one that hands out objects, mappings and claims on
-//! them. Minimum Rust: 1.88.
+//! Unsafe code is in three files: the two that carry structs to a driver, and `mapping`, whose three types carry
+//! the proofs. What the compiler refuses stands as an example beside its type; what is refused at run time
+//! is in `tests/boundary.rs`. Minimum Rust: 1.88.
 #![deny(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -216,6 +224,7 @@ pub mod device;
 pub mod domain;
 pub mod driver;
 pub mod error;
+pub mod exclusion;
 pub mod health;
 pub mod import;
 pub mod job;

@@ -1,17 +1,14 @@
-//! One domain at a time.
+//! Who works in which domain, and in which mode.
 //!
-//! A domain belongs to the whole device: every call that names one makes the driver switch to it, and
-//! wait up to 6 s, then fail, while anything of another domain is queued or running. So whoever works
-//! in a domain enters it here first. Many may be in the same domain; a change of domain waits until all
-//! have left. Entries are served in order, so that back-to-back work in one domain starves no other.
+//! Whoever works in a domain enters it here first, and waits for its turn by the rule of [`Exclusion`].
 //!
 //! Between int4 and the other precisions the NPU needs a reset, which kills what runs: a change of that
 //! *mode* waits in the same way.
 
-use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
+use crate::exclusion::Exclusion;
 use crate::memory::ToFree;
 
 /// What the NPU has last been used for.
@@ -62,38 +59,38 @@ pub(crate) struct Inside {
     pub(crate) stay: Stay,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
-    domain: u32,
+    rule: Exclusion,
     mode: Option<Mode>,
-    inside: Vec<Inside>,
+    /// And whether each is a visit by the rule, or a call.
+    inside: Vec<(Inside, bool)>,
     /// Nobody may enter: the NPU is being reset, or buffers of all domains are being freed.
     closed: bool,
-    queue: VecDeque<u64>,
-    next_ticket: u64,
     to_free: Vec<ToFree>,
     switches: u64,
 }
 
 impl State {
     fn works(&self) -> bool {
-        self.inside.iter().any(|i| i.stay == Stay::Work)
+        self.inside.iter().any(|(inside, _)| inside.stay == Stay::Work)
     }
 
-    /// Whether the mode allows it: a change waits for all work to end.
-    fn mode_admits(&self, want: Want) -> bool {
-        want.mode.is_none_or(|mode| self.mode == Some(mode) || !self.works())
+    /// Whether everything but the rule allows it: a change of mode waits for all work to end.
+    fn is_open_for(&self, mode: Option<Mode>) -> bool {
+        !self.closed && mode.is_none_or(|mode| self.mode == Some(mode) || !self.works())
     }
 
-    fn admits(&self, want: Want) -> bool {
-        !self.closed
-            && (self.inside.is_empty() || self.domain == want.domain)
-            && self.mode_admits(want)
+    /// The domain that the driver is in.
+    fn domain(&self) -> u32 {
+        self.rule.current().unwrap_or(0)
     }
 
-    fn enter(&mut self, want: Want, inside: Inside) -> Entry {
-        let switched = self.switch(want.domain);
-        self.inside.push(inside);
+    /// Somebody has come in by the rule, who was in domain `before`.
+    fn entered(&mut self, want: Want, inside: Inside, visit: bool, before: u32) -> Entry {
+        let switched = before != want.domain;
+        self.switches += u64::from(switched);
+        self.inside.push((inside, visit));
         let reset = want.mode.is_some() && want.mode != self.mode;
         if switched || reset {
             self.closed = true;
@@ -101,23 +98,28 @@ impl State {
         }
         Entry::Ready
     }
-
-    fn switch(&mut self, domain: u32) -> bool {
-        let switched = self.domain != domain;
-        self.domain = domain;
-        self.switches += u64::from(switched);
-        switched
-    }
 }
 
 /// Admits to domains.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Scheduler {
     state: Mutex<State>,
     changed: Condvar,
 }
 
 impl Scheduler {
+    pub(crate) fn new(exclusive: bool) -> Scheduler {
+        let state = State {
+            rule: Exclusion::new(exclusive),
+            mode: None,
+            inside: Vec::new(),
+            closed: false,
+            to_free: Vec::new(),
+            switches: 0,
+        };
+        Scheduler { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -134,30 +136,32 @@ impl Scheduler {
         inside: Inside,
     ) -> Result<Entry, WouldDeadlock> {
         let mut state = self.lock();
-        if state.inside.iter().any(|i| i.thread == Some(caller)) {
+        if state.inside.iter().any(|(inside, _)| inside.thread == Some(caller)) {
             // Inside already: in the queue it could wait for itself.
-            if state.domain != want.domain {
-                return Err(WouldDeadlock { active: state.domain });
+            if !state.rule.admits(want.domain) {
+                return Err(WouldDeadlock { active: state.domain() });
             }
-            while state.closed || !state.mode_admits(want) {
+            while !state.is_open_for(want.mode) {
                 state = self.wait(state);
             }
-            return Ok(state.enter(want, inside));
+            let before = state.domain();
+            if !state.rule.call(want.domain) {
+                return Err(WouldDeadlock { active: before });
+            }
+            return Ok(state.entered(want, inside, false, before));
         }
-        if state.queue.is_empty() && state.admits(want) {
-            return Ok(state.enter(want, inside));
-        }
-        let ticket = state.next_ticket;
-        state.next_ticket += 1;
-        state.queue.push_back(ticket);
-        while state.queue.front() != Some(&ticket) || !state.admits(want) {
+        let ticket = state.rule.queue();
+        let (mut before, mut waited) = (state.domain(), false);
+        while !state.is_open_for(want.mode) || !state.rule.visit(&ticket, want.domain) {
             state = self.wait(state);
+            (before, waited) = (state.domain(), true);
         }
-        state.queue.pop_front();
-        let entry = state.enter(want, inside);
+        let entry = state.entered(want, inside, true, before);
         drop(state);
-        // The next in the queue may want the same domain.
-        self.changed.notify_all();
+        if waited {
+            // The next in the queue may want the same domain.
+            self.changed.notify_all();
+        }
         Ok(entry)
     }
 
@@ -178,12 +182,12 @@ impl Scheduler {
         inside: Inside,
         to_free: ToFree,
     ) -> Option<ToFree> {
-        let want = Want { domain, mode: None };
         let mut state = self.lock();
-        if state.admits(want) {
+        let before = state.domain();
+        if state.is_open_for(None) && state.rule.call(domain) {
             // No job follows in this domain without an entry of its own.
-            state.switch(domain);
-            state.inside.push(inside);
+            state.switches += u64::from(before != domain);
+            state.inside.push((inside, false));
             Some(to_free)
         } else {
             state.to_free.push(to_free);
@@ -204,8 +208,13 @@ impl Scheduler {
     /// then [`Scheduler::freed`] called.
     pub(crate) fn leave(&self, inside: Inside) -> Vec<ToFree> {
         let mut state = self.lock();
-        if let Some(at) = state.inside.iter().position(|i| *i == inside) {
-            state.inside.swap_remove(at);
+        if let Some(at) = state.inside.iter().position(|(other, _)| *other == inside) {
+            let (_, visit) = state.inside.swap_remove(at);
+            if visit {
+                state.rule.leave()
+            } else {
+                state.rule.end_call()
+            };
         }
         if state.inside.is_empty() && !state.closed && !state.to_free.is_empty() {
             state.closed = true;
@@ -269,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_thread_may_enter_its_domain_again_but_no_other() {
-        let s = Scheduler::default();
+        let s = Scheduler::new(true);
         assert_eq!(enter(&s, memory(1), Stay::Hold), Ok(Entry::Prepare { reset: false }));
         assert_eq!(enter(&s, memory(1), Stay::Work), Ok(Entry::Ready));
         assert_eq!(enter(&s, memory(2), Stay::Work), Err(WouldDeadlock { active: 1 }));
@@ -282,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_mode_is_prepared_once_with_nothing_running() {
-        let s = Scheduler::default();
+        let s = Scheduler::new(true);
         enter(&s, memory(0), Stay::Hold).unwrap();
         assert_eq!(enter(&s, jobs(0, Mode::Wide), Stay::Work), Ok(Entry::Prepare { reset: true }));
         assert_eq!(enter(&s, jobs(0, Mode::Wide), Stay::Work), Ok(Entry::Ready));
@@ -304,7 +313,7 @@ mod tests {
 
     #[test]
     fn closing_waits_for_work_but_not_for_those_who_hold() {
-        let s = Scheduler::default();
+        let s = Scheduler::new(true);
         enter(&s, memory(0), Stay::Hold).unwrap();
         s.close();
         thread::scope(|scope| {
@@ -317,7 +326,7 @@ mod tests {
 
     #[test]
     fn no_two_domains_at_once_and_nobody_starves() {
-        let s = Scheduler::default();
+        let s = Scheduler::new(true);
         let inside: [AtomicU32; 3] = Default::default();
         thread::scope(|scope| {
             for i in 0..6u32 {
@@ -341,7 +350,7 @@ mod tests {
 
     #[test]
     fn a_later_entry_waits_behind_an_earlier_one_of_another_domain() {
-        let s = Scheduler::default();
+        let s = Scheduler::new(true);
         enter(&s, memory(0), Stay::Work).unwrap();
         let order = Mutex::new(Vec::new());
         thread::scope(|scope| {

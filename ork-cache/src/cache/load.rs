@@ -119,7 +119,7 @@ impl<B: Backend> Shared<B> {
         mut state: MutexGuard<'a, State<B>>,
         domain: DomainId,
     ) -> Call<'a, B> {
-        while !state.gate.call(domain) {
+        while !state.exclusion.call(domain.0.into()) {
             state = self.wait(state);
         }
         Call { shared: self, ended: false }
@@ -127,7 +127,7 @@ impl<B: Backend> Shared<B> {
 
     fn end_call(&self) -> MutexGuard<'_, State<B>> {
         let mut state = lock(&self.state);
-        if state.gate.end_call() {
+        if state.exclusion.end_call() {
             self.wake(&mut state);
         }
         state
@@ -188,7 +188,7 @@ impl<'a, B: Backend> Flight<'a, B> {
             shared.backend.copy(host, weight, purpose)?;
         }
         let state = lock(&shared.state);
-        if purpose != Purpose::Demand && !state.gate.admits(domain) {
+        if purpose != Purpose::Demand && !state.exclusion.admits(domain.0.into()) {
             return Ok(state);
         }
         let call = shared.begin_call(state, domain);

@@ -1,6 +1,5 @@
 //! Locks, waiting and device calls around the residency state.
 
-mod gate;
 mod load;
 #[cfg(all(test, loom))]
 mod loom;
@@ -12,9 +11,10 @@ mod tests;
 use std::fmt;
 use std::time::Instant;
 
+use rknpu::exclusion::Exclusion;
+
 pub use pinned::{Pinned, Visit};
 
-use gate::Gate;
 use memory::Memory;
 
 use crate::backend::Backend;
@@ -55,7 +55,8 @@ pub(crate) struct State<B: Backend> {
     pub(crate) residency: Residency,
     /// By slot.
     memory: Vec<Option<Memory<B>>>,
-    pub(crate) gate: Gate,
+    /// One domain at a time. On a driver where that is not the rule, it costs order, not correctness.
+    pub(crate) exclusion: Exclusion,
     /// One for each prefetcher.
     pub(crate) queues: Vec<Option<Queue>>,
     /// Threads that wait on `changed` and on `work`: nobody is woken in vain.
@@ -81,7 +82,7 @@ impl<B: Backend> Cache<B> {
         let state = State {
             residency: Residency::new(limits, policy),
             memory: Vec::new(),
-            gate: Gate::default(),
+            exclusion: Exclusion::new(true),
             queues: Vec::new(),
             waiting: 0,
             resting: 0,
@@ -152,8 +153,8 @@ impl<B: Backend> Cache<B> {
         if domain.index() >= known {
             return Err(Error::UnknownDomain { domain, known });
         }
-        let ticket = state.gate.queue();
-        while !state.gate.enter(ticket, domain) {
+        let ticket = state.exclusion.queue();
+        while !state.exclusion.visit(&ticket, domain.0.into()) {
             state = self.shared.wait(state);
         }
         // The next in the queue may be for the same domain.
