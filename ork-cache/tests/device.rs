@@ -118,7 +118,7 @@ fn resident_built_streamed_and_reloaded_give_the_same_results() {
     let items = store.items();
     let total: u64 = items.iter().map(|i| i.bytes()).sum();
     let count = items.len() as u64;
-    let Opened { cache, models, .. } = opened(&bench, &[store.clone()], total, None);
+    let Opened { cache, models, .. } = opened(&bench, std::slice::from_ref(&store), total, None);
     let resident = bench.run(&cache, &parts(&models[0], items), 2);
     assert_eq!(store.given().packed, count);
     assert_eq!(cache.stats().hits, count);
@@ -131,7 +131,7 @@ fn resident_built_streamed_and_reloaded_give_the_same_results() {
         PackWriter::create(bench.pack_path(), &identity, WriterOptions::default()).unwrap();
     let building = Arc::new(Store::from_model(model, Tier::Int8, Some(writer)).unwrap());
     let Opened { cache, models, .. } =
-        opened(&bench, &[building.clone()], total / 2, Some(PolicyKind::Lru));
+        opened(&bench, std::slice::from_ref(&building), total / 2, Some(PolicyKind::Lru));
     assert_eq!(bench.run(&cache, &parts(&models[0], items), 2), resident);
     assert!(cache.limits().total < total && cache.stats().bytes_peak <= cache.limits().total);
     assert!(cache.stats().evictions > 0);
@@ -143,7 +143,8 @@ fn resident_built_streamed_and_reloaded_give_the_same_results() {
     let store = Arc::new(Store::from_pack(bench.pack()));
     for policy in [Some(PolicyKind::Lfu), Some(PolicyKind::PinnedRing), None] {
         for prefetch in [false, true] {
-            let Opened { cache, models, .. } = opened(&bench, &[store.clone()], total / 2, policy);
+            let Opened { cache, models, .. } =
+                opened(&bench, std::slice::from_ref(&store), total / 2, policy);
             let prefetcher = Prefetcher::new(&cache).unwrap();
             if prefetch {
                 prefetcher.follow(&models[0].streamed);
@@ -168,17 +169,18 @@ fn a_model_over_several_domains_enters_each_once_a_pass() {
     let items = store.items();
     let total: u64 = items.iter().map(|i| i.bytes()).sum();
     let reference = {
-        let Opened { cache, models, .. } = opened(&bench, &[store.clone()], total, None);
+        let Opened { cache, models, .. } =
+            opened(&bench, std::slice::from_ref(&store), total, None);
         bench.run(&cache, &parts(&models[0], items), 1)
     };
     // Everything resident over several small domains, then less memory than the model needs.
     let head = items.last().map_or(0, |i| i.bytes());
-    let scratch = ork_cache::scratch_bytes(&[store.clone()], ROWS as u32);
+    let scratch = ork_cache::scratch_bytes(std::slice::from_ref(&store), ROWS as u32);
     for budget in [total, total * 3 / 4] {
         // A domain holds the layer, or the head, but not both.
         let domain_bytes = head.max(total - head) + scratch;
         let setup = Setup { rows: ROWS as u32, domain_bytes, ..Setup::new(budget + 2 * scratch) };
-        let opened = ork_cache::open(&bench.device, &[store.clone()], &setup).unwrap();
+        let opened = ork_cache::open(&bench.device, std::slice::from_ref(&store), &setup).unwrap();
         let (cache, placed) = (&opened.cache, &opened.models[0]);
         let domains = cache.domains().len() as u64;
         assert!(budget < total || domains > 1);

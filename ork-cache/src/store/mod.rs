@@ -51,7 +51,7 @@ pub struct Store {
 
 #[derive(Debug)]
 enum From {
-    Pack(Pack<PackFile>),
+    Pack(Box<Pack<PackFile>>),
     Model(Box<FromModel>),
 }
 
@@ -144,7 +144,7 @@ impl Store {
     pub fn from_pack(pack: Pack<PackFile>) -> Store {
         let items = pack.entries().iter().map(|e| Item::new(e.name.clone(), e.layout())).collect();
         let forms = pack.entries().iter().map(|e| Form::new(e.dtype)).collect();
-        Store::new(items, forms, From::Pack(pack))
+        Store::new(items, forms, From::Pack(Box::new(pack)))
     }
 
     /// The weights of a model, quantised at every load, or, with `pack`, added to it when they are first
@@ -393,7 +393,7 @@ impl Store {
     fn in_pack(&self, expected: Expected<'_>) -> Result<(&Pack<PackFile>, &Entry), StoreError> {
         let Expected { item, form } = expected;
         let pack = match &self.from {
-            From::Pack(pack) => Some(pack),
+            From::Pack(pack) => Some(&**pack),
             From::Model(model) => model.made.get(),
         };
         match pack.and_then(|p| Some((p, p.get(&item.name)?))) {
