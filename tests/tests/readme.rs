@@ -11,8 +11,17 @@ fn commands() -> Vec<Vec<&'static str>> {
     let section = include_str!("../../README.md").split("```sh").skip(1);
     let examples = section.filter_map(|text| text.split("```").next());
     let lines = examples.flat_map(str::lines).filter(|line| line.starts_with("ork "));
-    let words = |line: &'static str| line.split('#').next().unwrap_or("").split_whitespace();
-    lines.map(|line| words(line).collect()).collect()
+    lines.map(|line| words(line.split('#').next().unwrap_or(""))).collect()
+}
+
+/// The words of a line; what stands in quotes is one.
+fn words(line: &str) -> Vec<&str> {
+    let pieces = line.split('"').enumerate();
+    let words = pieces.flat_map(|(i, piece)| match i % 2 {
+        0 => piece.split_whitespace().collect(),
+        _ => vec![piece],
+    });
+    words.collect()
 }
 
 #[test]
@@ -26,7 +35,8 @@ fn every_command_runs() {
     std::env::set_current_dir(folder.path()).unwrap();
     let run = |words: &[&str]| {
         let cli = Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{words:?}: {error}"));
-        let elsewhere = matches!(cli.command, Command::Top(_) | Command::Probe(_));
+        let elsewhere =
+            matches!(cli.command, Command::Top(_) | Command::Probe(_) | Command::Run(_));
         if !elsewhere {
             ork::command::run(&cli).unwrap_or_else(|error| panic!("{words:?}: {error}"));
         }
