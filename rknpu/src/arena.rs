@@ -3,12 +3,12 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::allocation::{Allocation, Request, pages};
 use crate::buffer::{Buffer, Host};
 use crate::domain::Domain;
 use crate::error::{Error, Result};
 use crate::import::DmaBuf;
 use crate::mapping::MappedRange;
-use crate::memory::{Memory, Request, pages};
 
 /// One large device buffer from which smaller ones are cut, so that a weight is not a kernel object
 /// each.
@@ -32,7 +32,7 @@ use crate::memory::{Memory, Request, pages};
 pub struct Arena(Arc<Inner>);
 
 struct Inner {
-    memory: Memory,
+    memory: Allocation,
     /// Free runs by offset, no two touching.
     free: Mutex<Vec<MappedRange>>,
 }
@@ -52,7 +52,7 @@ impl Arena {
     /// # Errors
     /// As [`Domain::alloc`]; [`Error::Driver`] when the first sync fails.
     pub fn new(domain: &Domain, len: usize) -> Result<Arena> {
-        let mut memory = Memory::create(domain, &Request::new(len as u64))?;
+        let mut memory = Allocation::create(domain, &Request::new(len as u64))?;
         let size = memory.size();
         memory.sync_for_device(0..size)?;
         let free = Mutex::new(memory.take_range().into_iter().collect());
@@ -194,11 +194,11 @@ impl Drop for Inner {
 #[derive(Debug)]
 pub(crate) enum Backing {
     /// An object of its own.
-    Own(Memory),
+    Own(Allocation),
     /// A part of an arena.
     Part(Part),
     /// Memory of another driver, mapped for the NPU.
-    Imported(Memory, Box<DmaBuf>),
+    Imported(Allocation, Box<DmaBuf>),
 }
 
 /// A part of an arena.
@@ -223,7 +223,7 @@ impl Drop for Part {
 }
 
 impl Backing {
-    pub(crate) fn memory(&self) -> &Memory {
+    pub(crate) fn memory(&self) -> &Allocation {
         match self {
             Backing::Own(memory) | Backing::Imported(memory, _) => memory,
             Backing::Part(part) => &part.arena.memory,

@@ -22,11 +22,11 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use crate::allocation::Allocation;
 use crate::arena::Backing;
 use crate::domain::Domain;
 use crate::driver::Object;
 use crate::error::{Error, Result};
-use crate::memory::Memory;
 
 pub use read_only::ReadOnly;
 
@@ -195,7 +195,7 @@ impl<S: State> From<Unchanged<S>> for Error {
 }
 
 impl<S: State> Buffer<S> {
-    pub(crate) fn whole(memory: Memory, len: usize) -> Buffer<S> {
+    pub(crate) fn whole(memory: Allocation, len: usize) -> Buffer<S> {
         Buffer::from_backing(Backing::Own(memory), len)
     }
 

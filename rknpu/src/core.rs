@@ -1,4 +1,4 @@
-//! The NPU's cores.
+//! The NPU's cores, each the right to run one job on it, and the pool that matmuls share.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};

@@ -10,6 +10,7 @@ use std::time::Duration;
 use rknpu_sys::layout::Precision;
 use rknpu_sys::regs::CORES;
 
+use crate::allocation::ToFree;
 use crate::capabilities::Capabilities;
 use crate::core::{Core, Cores};
 use crate::domain::Domain;
@@ -19,9 +20,8 @@ use crate::health::{Health, PostMortem, Record, Recovery};
 use crate::limits;
 use crate::lock::DeviceLock;
 use crate::matmul::JobFailure;
-use crate::memory::ToFree;
 use crate::open::{self, OpenOptions};
-use crate::scheduler::{Entry, Inside, Mode, Scheduler, Stay, Want};
+use crate::turns::{Entry, Inside, Mode, Stay, Turns, Want};
 
 /// What a reset and what it stops need before the NPU takes work again.
 const SETTLE: Duration = Duration::from_millis(300);
@@ -43,7 +43,7 @@ const SETTLE: Duration = Duration::from_millis(300);
 pub struct Device(Arc<Inner>);
 
 struct Inner {
-    scheduler: Scheduler,
+    turns: Turns,
     record: Record,
     leases: Mutex<Leases>,
     core_returned: Condvar,
@@ -199,7 +199,7 @@ impl Device {
         lock: Option<DeviceLock>,
     ) -> Result<Device> {
         Ok(Device(Arc::new(Inner {
-            scheduler: Scheduler::new(driver.capabilities().spaces.exclusive),
+            turns: Turns::new(driver.capabilities().spaces.exclusive),
             record: Record::new(),
             leases: Mutex::default(),
             core_returned: Condvar::new(),
@@ -256,7 +256,7 @@ impl Device {
     pub fn stats(&self) -> DeviceStats {
         let leases = self.leases();
         DeviceStats {
-            domain_switches: self.0.scheduler.switches(),
+            domain_switches: self.0.turns.switches(),
             recoveries: self.0.resets.load(Ordering::Relaxed),
             domains: leases.domains.count_ones(),
             cores: leases.cores.count_ones(),
@@ -486,19 +486,19 @@ impl Device {
         let inside = Inside { thread: bound.then_some(caller), stay };
         let entry = self
             .0
-            .scheduler
+            .turns
             .enter(Want { domain, mode }, caller, inside)
             .map_err(|busy| Error::DomainBusy { active: busy.active, wanted: domain })?;
         let entered = Entered { device: self.clone(), inside };
         if let Entry::Prepare { reset } = entry {
             self.0.driver.pause(limits::SWITCH_SETTLE);
             if !reset {
-                self.0.scheduler.prepared(None);
+                self.0.turns.prepared(None);
                 return Ok(entered);
             }
             // The first int8 job of a cold NPU, and a change to or from int4, hang without it.
             let reset = self.0.driver.reset();
-            self.0.scheduler.prepared(Some(mode.filter(|_| reset.is_ok())));
+            self.0.turns.prepared(Some(mode.filter(|_| reset.is_ok())));
             reset.map_err(|refused| refused.on(domain, 0))?;
         }
         Ok(entered)
@@ -511,14 +511,14 @@ impl Device {
         }
         let inside = Inside { thread: Some(thread::current().id()), stay: Stay::Work };
         let domain = to_free.domain().index();
-        if let Some(to_free) = self.0.scheduler.enter_or_keep(domain, inside, to_free) {
+        if let Some(to_free) = self.0.turns.enter_or_keep(domain, inside, to_free) {
             to_free.free_or_record();
             self.leave(inside);
         }
     }
 
     fn leave(&self, inside: Inside) {
-        let mut to_free = self.0.scheduler.leave(inside);
+        let mut to_free = self.0.turns.leave(inside);
         while !to_free.is_empty() {
             for memory in to_free {
                 if self.0.record.is_wedged() {
@@ -527,7 +527,7 @@ impl Device {
                     memory.free_or_record();
                 }
             }
-            to_free = self.0.scheduler.freed();
+            to_free = self.0.turns.freed();
         }
     }
 
@@ -579,17 +579,17 @@ impl Device {
         if self.resets() != seen {
             return *last;
         }
-        self.0.scheduler.close();
+        self.0.turns.close();
         let recovery = self.reset_now();
         *last = recovery;
         self.0.resets.fetch_add(1, Ordering::Release);
-        self.0.scheduler.prepared(Some(None));
+        self.0.turns.prepared(Some(None));
         recovery
     }
 
     /// Gives every live buffer back to the driver, domain by domain, when nothing runs any more: for a process
     /// that is about to end without dropping them. What uses the device afterwards waits for ever.
-    /// [`clean_up_on_signals`](crate::signal::clean_up_on_signals) does it when a signal comes.
+    /// [`clean_up_on_signals`](crate::cleanup::clean_up_on_signals) does it when a signal comes.
     ///
     /// ```
     /// use rknpu::{Device, sim::Machine};
@@ -603,7 +603,7 @@ impl Device {
     /// # Ok::<(), rknpu::Error>(())
     /// ```
     pub fn shut_down(&self) {
-        self.0.scheduler.close();
+        self.0.turns.close();
         if self.0.record.is_wedged() {
             return;
         }

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
+use crate::allocation::{Allocation, Request};
 use crate::buffer::{Buffer, Host};
 use crate::device::{Device, Entered};
 use crate::driver::{Object, Refused};
 use crate::error::{Call, Error, Result, no_memory};
 use crate::limits;
-use crate::memory::{Memory, Request};
 
 /// Bytes of a page, the granule of every size here.
 pub(crate) const PAGE: u64 = rknpu_sys::layout::PAGE;
@@ -135,7 +135,7 @@ impl Domain {
     /// would first allocate and zero every page. [`Error::DomainBusy`] when this thread keeps another
     /// domain active.
     pub fn alloc(&self, len: usize) -> Result<Buffer<Host>> {
-        Memory::create(self, &Request::new(len as u64)).map(|memory| Buffer::whole(memory, len))
+        Allocation::create(self, &Request::new(len as u64)).map(|memory| Buffer::whole(memory, len))
     }
 
     /// Keeps this domain active until the guard goes: work in other domains waits, so that a batch of

@@ -1,4 +1,4 @@
-//! What went wrong where nobody was looking, and what a failed job looked like.
+//! Records of what went wrong: failed jobs with what the NPU showed, and failures met where none can be returned.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};

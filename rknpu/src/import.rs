@@ -8,6 +8,7 @@ use rknpu_sys::drm::{DMA_BUF_SYNC_END, DMA_BUF_SYNC_READ, DMA_BUF_SYNC_START, DM
 use rustix::fs::{Mode, OFlags, SealFlags, fcntl_get_seals, fstat, fstatfs};
 use rustix::io::Errno;
 
+use crate::allocation::{Allocation, pages};
 use crate::arena::Backing;
 use crate::buffer::{Buffer, Imported, Unchanged};
 use crate::domain::Domain;
@@ -16,7 +17,6 @@ use crate::error::{Call, Error, Result};
 use crate::job::Rejected;
 use crate::limits;
 use crate::mapping::Shared;
-use crate::memory::{Memory, pages};
 
 /// Where dma-heaps are.
 const HEAPS: &str = "/dev/dma_heap";
@@ -218,7 +218,7 @@ impl Domain {
         }
     }
 
-    fn import_object(&self, memory: &DmaBuf) -> Result<Memory> {
+    fn import_object(&self, memory: &DmaBuf) -> Result<Allocation> {
         let (device, space) = (self.device(), self.index());
         if device.capabilities().spaces.import != Some(space) {
             return Err(Error::ImportDomain { domain: space });
@@ -230,7 +230,7 @@ impl Domain {
             Errno::EXIST => Error::ImportedAlready,
             _ => refused.on(space, memory.len() as u64),
         })?;
-        Ok(Memory::adopt(self, object, None))
+        Ok(Allocation::adopt(self, object, None))
     }
 }
 

@@ -163,7 +163,7 @@
 //! | a core's slot that names a job that is gone | an interrupt whose status is not its job's; no reset clears it | the core takes no more jobs |
 //! | an object freed under another that is the same | a dma-buf imported twice | the second import is refused |
 //! | another buffer's memory torn out | freeing a foreign dma-buf that was imported outside domain 0 | [`Domain::import`] is for domain 0, which it switches to first |
-//! | address space lost until a reboot | contiguous buffers; a kill while jobs run; unmapping after destroying | pages only; [`signal::clean_up_on_signals`]; unmap, then destroy |
+//! | address space lost until a reboot | contiguous buffers; a kill while jobs run; unmapping after destroying | pages only; [`cleanup::clean_up_on_signals`]; unmap, then destroy |
 //! | the NPU reads stale memory | a missing sync; a fresh buffer synced once | states; the first sync of a buffer is a double one |
 //! | stale results | the first submit into a fresh output buffer | it is made twice |
 //! | a hang | the first int8 job of a cold NPU, and after int4 | a reset before it, with nothing running |
@@ -215,16 +215,18 @@
 #[cfg(target_endian = "big")]
 compile_error!("the NPU is little-endian, and buffers are shared with it as they are");
 
-mod affinity;
+mod allocation;
 mod arena;
 pub mod buffer;
 pub mod capabilities;
+pub mod cleanup;
 mod core;
 pub mod device;
 pub mod domain;
 pub mod driver;
 pub mod error;
 pub mod exclusion;
+mod fast_cores;
 pub mod health;
 pub mod import;
 pub mod job;
@@ -232,13 +234,11 @@ pub mod limits;
 mod lock;
 mod mapping;
 pub mod matmul;
-mod memory;
 pub mod open;
 pub mod probe;
 pub mod program;
 pub mod reference;
-mod scheduler;
-pub mod signal;
+mod turns;
 mod worker;
 
 // In the order in which a program comes to them; everything else is in the modules.

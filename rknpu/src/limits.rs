@@ -1,4 +1,4 @@
-//! What one register program can do: rows, banks, channels.
+//! Every limit of hardware and driver: rows, banks and channels of a register program, domains, bytes, times.
 //!
 //! CBUF, the buffer that input and weights share in a core, has 12 banks of 32 KiB. A program holds all
 //! its input rows there (`data` banks) and streams the weights through the rest, of which an output

@@ -1,4 +1,4 @@
-//! The register program of one matmul, in the row-major encoding.
+//! Encodes the register program of one matmul, row-major.
 //!
 //! 108 register writes and a trailer of four: the next program's address and amount, a barrier, and the
 //! word that starts the blocks. Input and output are row-major; weights are tiled

@@ -5,9 +5,9 @@ use std::thread::{self, JoinHandle};
 
 use rustix::io::Errno;
 
-use crate::affinity::pin_to_fast;
 use crate::device::{Device, Entered};
 use crate::driver::{Completion, Driver, Submission};
+use crate::fast_cores::pin_to_fast;
 
 #[derive(Default)]
 enum Slot {

@@ -1,4 +1,4 @@
-//! The memory of a slot, in one of its two states.
+//! The memory of one slot: the CPU's or the NPU's.
 
 use super::load::in_use;
 use crate::backend::Backend;

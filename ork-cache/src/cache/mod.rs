@@ -1,10 +1,10 @@
 //! Locks, waiting and device calls around the residency state.
 
+mod guards;
 mod load;
 #[cfg(all(test, loom))]
 mod loom;
 mod memory;
-mod pinned;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use rknpu::exclusion::Exclusion;
 
-pub use pinned::{Pinned, Visit};
+pub use guards::{Pinned, Visit};
 
 use memory::Memory;
 

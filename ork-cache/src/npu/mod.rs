@@ -1,6 +1,6 @@
 //! The cache on a device: memory in IOMMU domains, filled from packs and models.
 
-mod group;
+mod pieces;
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use rknpu::buffer::ReadOnly;
 use rknpu::{Buffer, Domain, Host, Layout, WeightRef};
 
-use group::Group;
+use pieces::Group;
 
 use crate::backend::Backend;
 use crate::cache::{Cache, Pinned};
@@ -100,7 +100,7 @@ impl Npu {
             let stays = |p: &&Part| p.home == Home::Fixed && p.domain.index() == domain;
             let here = || parts.iter().filter(stays);
             let sizes = here().map(|part| part.layout.bytes().next_multiple_of(PAGE) as usize);
-            let groups = group::groups(sizes).into_iter().map(Arc::new);
+            let groups = pieces::groups(sizes).into_iter().map(Arc::new);
             let pieces = groups.flat_map(|group| {
                 (0..group.len()).map(move |index| Piece { group: group.clone(), index })
             });
@@ -174,7 +174,7 @@ impl Backend for Npu {
             (Ok(domain), Ok(bytes)) => (domain, bytes),
             (Err(cause), _) | (_, Err(cause)) => return (Vec::new(), Some(cause)),
         };
-        let (slots, error) = group::slots(domain, bytes, count);
+        let (slots, error) = pieces::slots(domain, bytes, count);
         self.record_memory();
         let filling = |buffer| Filling { buffer, layout: None, piece: None };
         (slots.into_iter().map(filling).collect(), error.map(cause))

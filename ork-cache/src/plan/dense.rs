@@ -2,7 +2,7 @@
 
 use rknpu_sys::layout::PAGE;
 
-use super::fill::keep;
+use super::keep::keep;
 use super::{Class, Item, Layout, Place, Room, groups};
 use crate::ids::{ClassId, DomainId};
 

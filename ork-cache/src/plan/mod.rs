@@ -26,8 +26,8 @@ mod budget;
 mod cost;
 mod dense;
 mod experts;
-mod fill;
 mod item;
+mod keep;
 mod several;
 mod show;
 

@@ -10,18 +10,18 @@
 //! * a pinned weight is neither evicted nor overwritten;
 //! * the error of a load reaches those who waited for that load and nobody else.
 
-mod book;
+mod ledger;
 mod place;
 mod state;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use book::Limits;
+pub use ledger::Limits;
 pub use state::{Home, LoadId, Presence, Purpose, Stage, Step, Ticket, WeightSpec};
 
 use std::collections::VecDeque;
 
-use book::Book;
+use ledger::Ledger;
 use state::{Class, Failure, Slot, SlotState, State, Weight};
 
 use crate::error::{Cause, Error, Result};
@@ -57,7 +57,7 @@ pub struct Residency {
     /// Ids of slots that do not exist at present.
     gone: Vec<SlotId>,
     classes: Vec<Class>,
-    book: Book,
+    ledger: Ledger,
     policy: Box<dyn Policy>,
     failures: Vec<Failure>,
     /// Guesses that were loaded, oldest first; some may have been used or evicted since.
@@ -74,7 +74,7 @@ impl Residency {
             slots: Vec::new(),
             gone: Vec::new(),
             classes: Vec::new(),
-            book: Book::new(limits),
+            ledger: Ledger::new(limits),
             policy,
             failures: Vec::new(),
             guessed: VecDeque::new(),
@@ -118,7 +118,7 @@ impl Residency {
             }
             return Ok(());
         }
-        let limit = self.book.limits.of(domain);
+        let limit = self.ledger.limits.of(domain);
         if whole_pages(bytes).is_none_or(|b| b > limit) {
             return Err(Error::TooLarge { weight, bytes, domain, limit });
         }
@@ -126,7 +126,7 @@ impl Residency {
     }
 
     fn domain(&self, domain: DomainId) -> Result<()> {
-        let known = self.book.limits.domains.len();
+        let known = self.ledger.limits.domains.len();
         if domain.index() < known { Ok(()) } else { Err(Error::UnknownDomain { domain, known }) }
     }
 
@@ -142,14 +142,14 @@ impl Residency {
         count: usize,
     ) -> Result<(ClassId, Vec<SlotId>)> {
         self.domain(domain)?;
-        let (left, limit) = (self.book.left(domain), self.book.limits.of(domain));
+        let (left, limit) = (self.ledger.left(domain), self.ledger.limits.of(domain));
         let room = whole_pages(bytes).and_then(|b| Some((b, b.checked_mul(count as u64)?)));
         let Some((size, sum)) = room.filter(|&(_, sum)| sum <= left) else {
             let needed = bytes.saturating_mul(count as u64).saturating_add(limit - left);
             return Err(Error::NoRoomForSlots { count, bytes, domain, left, limit, needed });
         };
         let class = ClassId(self.classes.len() as u32);
-        self.book.enter(domain, sum);
+        self.ledger.enter(domain, sum);
         let slots = (0..count)
             .map(|_| {
                 self.new_slot(Slot {
@@ -177,7 +177,7 @@ impl Residency {
     /// A slot of a class could not be created; its bytes are free for others.
     pub fn slot_failed(&mut self, slot: SlotId) {
         let Some(&Slot { bytes, domain, class, .. }) = self.slots.get(slot.index()) else { return };
-        self.book.strike(domain, bytes);
+        self.ledger.strike(domain, bytes);
         if let Some(class) = class {
             self.classes[class.index()].slots -= 1;
         }
@@ -310,15 +310,15 @@ impl Residency {
     /// The buffer of a slot named by [`Step::Free`] or [`Residency::fail`] no longer exists.
     pub fn freed(&mut self, slot: SlotId) {
         let Some(&Slot { bytes, domain, .. }) = self.slots.get(slot.index()) else { return };
-        self.book.left_for_good(domain, bytes);
+        self.ledger.left_for_good(domain, bytes);
         self.stats.frees += 1;
         self.retire(slot);
     }
 
-    /// The device failed to free the slot's buffer: its bytes stay in the book for good.
+    /// The device failed to free the slot's buffer: its bytes stay in the ledger for good.
     pub fn lost(&mut self, slot: SlotId) {
         let Some(&Slot { bytes, domain, .. }) = self.slots.get(slot.index()) else { return };
-        self.book.stays(domain, bytes);
+        self.ledger.stays(domain, bytes);
         self.slots[slot.index()].state = SlotState::Lost;
         self.stats.lost += 1;
     }
@@ -409,7 +409,7 @@ impl Residency {
 
     /// What happened since creation, and the bytes that exist.
     pub fn stats(&self) -> Stats {
-        Stats { bytes_now: self.total(), bytes_peak: self.book.peak(), ..self.stats }
+        Stats { bytes_now: self.total(), bytes_peak: self.ledger.peak(), ..self.stats }
     }
 
     /// For what only the caller knows: bytes loaded and times.
@@ -419,16 +419,16 @@ impl Residency {
 
     /// Bytes that exist in `domain`, frees under way included.
     pub fn used(&self, domain: DomainId) -> u64 {
-        if domain.index() < self.book.limits.domains.len() { self.book.used(domain) } else { 0 }
+        if domain.index() < self.ledger.limits.domains.len() { self.ledger.used(domain) } else { 0 }
     }
 
     /// Bytes that exist over all domains, frees under way included.
     pub fn total(&self) -> u64 {
-        self.book.total()
+        self.ledger.total()
     }
 
     /// The limits given at creation.
     pub fn limits(&self) -> &Limits {
-        &self.book.limits
+        &self.ledger.limits
     }
 }

@@ -1,4 +1,4 @@
-//! Finding a place for a weight that has none.
+//! Makes room for a weight that has no place, by evicting others where it must.
 
 use super::Residency;
 use super::state::{
@@ -83,18 +83,19 @@ impl Residency {
             let w = &self.weights[weight.index()];
             (w.bytes, w.domain)
         };
-        if need <= self.book.left(domain) {
-            self.book.enter(domain, need);
+        if need <= self.ledger.left(domain) {
+            self.ledger.enter(domain, need);
             let state = SlotState::Busy;
             let slot = self.new_slot(Slot { bytes: need, domain, class: None, state });
             return Ok(Step::Load(self.begin(weight, slot, Stage::Create)));
         }
-        if need <= self.book.left_soon(domain) {
+        if need <= self.ledger.left_soon(domain) {
             return Ok(Step::Full);
         }
         // A victim in the same domain gives room there and in the total; one elsewhere only helps
         // when the total is what is short. Only a demand may wait for another domain's turn.
-        let own_short = need > self.book.limits.domains[domain.index()] - self.book.used(domain);
+        let own_short =
+            need > self.ledger.limits.domains[domain.index()] - self.ledger.used(domain);
         let victim = self
             .choose(weight, purpose, |slot| slot.class.is_none() && slot.domain == domain)
             .or_else(|| {
@@ -154,11 +155,11 @@ impl Residency {
         Some((self.slots[slot.index()].bytes, slot))
     }
 
-    /// The slot's buffer is about to be freed; its bytes stay in the book until it is.
+    /// The slot's buffer is about to be freed; its bytes stay in the ledger until it is.
     pub(super) fn leave(&mut self, slot: SlotId) -> SlotId {
         let Slot { domain, bytes, state, .. } = &mut self.slots[slot.index()];
         *state = SlotState::Busy;
-        self.book.leaving(*domain, *bytes);
+        self.ledger.leaving(*domain, *bytes);
         slot
     }
 
@@ -184,7 +185,7 @@ impl Residency {
 
     fn no_room(&self, weight: WeightId) -> Error {
         let w = &self.weights[weight.index()];
-        let (left, limit) = (self.book.left(w.domain), self.book.limits.of(w.domain));
+        let (left, limit) = (self.ledger.left(w.domain), self.ledger.limits.of(w.domain));
         let short = w.bytes.saturating_sub(left);
         Error::NoRoom { weight, bytes: w.bytes, domain: w.domain, held: limit - left, limit, short }
     }

@@ -1,4 +1,4 @@
-//! A range of columns out of a tiled weight.
+//! Copies a range of columns out of a tiled weight.
 
 use rknpu_sys::layout::Layout;
 

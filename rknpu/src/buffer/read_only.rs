@@ -1,4 +1,4 @@
-//! Buffers that both sides read.
+//! The state in which CPU and NPU may both read a buffer, and neither may write.
 
 use super::{Buffer, Host, NpuReadable, State, Unchanged, sealed};
 

@@ -66,11 +66,8 @@
 //! # Ok::<(), rknpu::Error>(())
 //! ```
 
-mod linux;
 mod object;
-mod rknpu;
-#[cfg(feature = "sim")]
-mod sim;
+mod vendor;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -84,10 +81,9 @@ use crate::error::{Call, Error};
 pub use crate::mapping::MappedRange;
 pub use object::{Access, Object, Part, Submission, Uses};
 
-pub(crate) use linux::{Linux, allocate_dma_buf, driver_name, map_dma_buf, sync_dma_buf};
-pub(crate) use rknpu::Rknpu;
 #[cfg(feature = "sim")]
-pub use sim::simulated;
+pub use vendor::simulated;
+pub(crate) use vendor::{Linux, Rknpu, allocate_dma_buf, driver_name, map_dma_buf, sync_dma_buf};
 
 /// Driver version as the driver reports it: 0.9.8 is 908.
 ///

@@ -1,7 +1,7 @@
-//! Jobs from register programs that the caller wrote.
+//! Jobs of register programs that the caller wrote (those of [`Matmul`](crate::Matmul) are in `matmul`).
 
+mod allowed;
 mod extents;
-mod registers;
 #[cfg(test)]
 mod tests;
 
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use rknpu_sys::layout::Precision;
 use rknpu_sys::regs::Command;
 
+use crate::allocation::{Allocation, Request};
 use crate::buffer::{Buffer, OnDevice};
 use crate::core::Core;
 use crate::domain::Domain;
@@ -19,9 +20,8 @@ use crate::error::{Error, Result};
 use crate::health::Recovery;
 use crate::limits;
 use crate::matmul::{JobFailure, JobStats};
-use crate::memory::{Memory, Request};
 use crate::program::{ProgramError, trailer};
-use registers::Registers;
+use allowed::Registers;
 
 /// Programs start on multiples of this many bytes.
 const ALIGN: usize = 64;
@@ -96,8 +96,8 @@ pub struct Job(Box<Parts>);
 
 struct Parts {
     domain: Domain,
-    list: Memory,
-    programs: Memory,
+    list: Allocation,
+    programs: Allocation,
     count: u32,
     buffers: Vec<Buffer<OnDevice>>,
 }
@@ -515,7 +515,7 @@ fn assemble(
     domain: &Domain,
     programs: &[&[Command]],
     buffers: &[Buffer<OnDevice>],
-) -> Result<(Memory, Memory)> {
+) -> Result<(Allocation, Allocation)> {
     for buffer in buffers {
         let (got, want) = (buffer.domain().index(), domain.index());
         if !buffer.domain().is(domain) {
@@ -537,8 +537,8 @@ fn assemble(
 
     let stride = |commands: &[Command]| ((commands.len() + 4) * 8).next_multiple_of(ALIGN);
     let bytes: usize = programs.iter().map(|commands| stride(commands)).sum();
-    let mut memory = Memory::create(domain, &Request::new(bytes as u64))?;
-    let mut list = Memory::create(domain, &Request::programs(programs.len()))?;
+    let mut memory = Allocation::create(domain, &Request::new(bytes as u64))?;
+    let mut list = Allocation::create(domain, &Request::programs(programs.len()))?;
 
     let mut at = 0;
     let base = memory.iova();

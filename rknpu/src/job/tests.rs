@@ -16,8 +16,8 @@ use rknpu_sys::layout::Precision;
 use rknpu_sys::regs::{Command, cna, core, dpu};
 
 use super::Job;
+use super::allowed::Registers;
 use super::extents::{Operand, extents};
-use super::registers::Registers;
 use crate::buffer::{Buffer, OnDevice};
 use crate::core::Core;
 use crate::device::Device;

@@ -14,13 +14,13 @@ use rknpu_sys::layout::{Layout, Precision};
 
 use super::element::Element;
 use super::plan::{Capacity, k_ranges};
+use crate::allocation::{Allocation, Request};
 use crate::buffer::{Host, OnDevice, State};
 use crate::domain::Domain;
 use crate::driver::Object;
 use crate::error::{Error, Result};
 use crate::job::Rejected;
 use crate::limits;
-use crate::memory::{Memory, Request};
 
 /// The memory for a [`Matmul`](super::Matmul)'s activations, made once with it; clones are the same.
 ///
@@ -49,18 +49,18 @@ struct Pool {
     capacity: Capacity,
     domain: Domain,
     /// Absent while it is leased. Boxed once, so that handing it on moves a pointer.
-    memory: Mutex<Option<Box<Memory>>>,
+    memory: Mutex<Option<Box<Allocation>>>,
 }
 
 impl Pool {
-    fn memory(&self) -> MutexGuard<'_, Option<Box<Memory>>> {
+    fn memory(&self) -> MutexGuard<'_, Option<Box<Allocation>>> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<E: Element> Activations<E> {
     pub(super) fn new(domain: &Domain, capacity: Capacity) -> Result<Activations<E>> {
-        let memory = Memory::create(domain, &Request::new(capacity.input))?;
+        let memory = Allocation::create(domain, &Request::new(capacity.input))?;
         memory.sync_for_device(0..0)?;
         let (domain, memory) = (domain.clone(), Mutex::new(Some(Box::new(memory))));
         Ok(Activations { pool: Arc::new(Pool { capacity, domain, memory }), element: PhantomData })
@@ -187,7 +187,7 @@ impl<E: Element> fmt::Debug for Activations<E> {
 #[must_use = "dropping rows gives them back"]
 pub struct Rows<E: Element, S: State = Host> {
     /// Absent only while they are dropped or change their state.
-    memory: Option<Box<Memory>>,
+    memory: Option<Box<Allocation>>,
     pool: Arc<Pool>,
     m: usize,
     k: u32,
@@ -195,7 +195,7 @@ pub struct Rows<E: Element, S: State = Host> {
 }
 
 impl<E: Element, S: State> Rows<E, S> {
-    fn new(memory: Box<Memory>, pool: Arc<Pool>, m: usize, k: u32) -> Rows<E, S> {
+    fn new(memory: Box<Allocation>, pool: Arc<Pool>, m: usize, k: u32) -> Rows<E, S> {
         Rows { memory: Some(memory), pool, m, k, kind: PhantomData }
     }
 

@@ -15,10 +15,10 @@ use rknpu_sys::layout::{Layout, N_SLICE, Precision, Slice};
 use rknpu_sys::regs::CORES;
 
 use super::MatmulLimits;
+use crate::allocation::pages;
 use crate::driver::PROGRAM_ENTRY;
 use crate::error::{Error, Result};
 use crate::limits;
-use crate::memory::pages;
 use crate::program::{self, output_bytes};
 
 /// Most bytes of activations at a time.

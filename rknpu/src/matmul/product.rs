@@ -1,4 +1,4 @@
-//! A product on its way: columns by columns.
+//! The product under way behind `Matmul::multiply`: its results come column by column.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -1,4 +1,4 @@
-//! The buffers that a matmul's jobs go through, and the jobs.
+//! A matmul's own buffers (programs and results), and running its jobs through them.
 //!
 //! The list of programs is only ever touched by CPUs and needs no cache maintenance. Each core writes into a
 //! region of its own of the output buffer, which the CPU only reads, so no dirty line can land on
@@ -10,6 +10,7 @@ use rknpu_sys::regs::CORES;
 
 use super::plan::{Capacity, Group, Plan};
 use super::{JobStats, WeightRef};
+use crate::allocation::{Allocation, Request};
 use crate::core::Taken;
 use crate::device::{Device, Entered};
 use crate::domain::Domain;
@@ -17,7 +18,6 @@ use crate::driver::{Access, Completion, Object, Program, Submission, Uses};
 use crate::error::{Error, Result};
 use crate::health::{PostMortem, Recovery};
 use crate::limits;
-use crate::memory::{Memory, Request};
 use crate::program::{self, output_bytes};
 
 /// Why an attempt did not succeed.
@@ -89,10 +89,10 @@ impl JobFailure {
 #[derive(Debug)]
 pub(crate) struct Scratch {
     capacity: Capacity,
-    programs: Memory,
+    programs: Allocation,
     /// Entries for those programs, by core.
-    list: Memory,
-    output: Memory,
+    list: Allocation,
+    output: Allocation,
     /// What the present job uses; kept for its allocation.
     uses: Arc<Uses>,
     /// Cores' regions that no job has written yet: the first submit into one is made twice, because
@@ -112,10 +112,10 @@ pub(super) struct Work<'a> {
 
 impl Scratch {
     pub(crate) fn new(domain: &Domain, capacity: Capacity) -> Result<Scratch> {
-        let programs = Memory::create(domain, &Request::new(capacity.program_buffer()))?;
+        let programs = Allocation::create(domain, &Request::new(capacity.program_buffer()))?;
         let list = Request::programs(CORES * capacity.programs as usize);
-        let list = Memory::create(domain, &list)?;
-        let output = Memory::create(domain, &Request::new(capacity.output_buffer()))?;
+        let list = Allocation::create(domain, &list)?;
+        let output = Allocation::create(domain, &Request::new(capacity.output_buffer()))?;
         programs.sync_for_device(0..0)?;
         output.sync_for_device(0..0)?;
         let (uses, fresh) = (Arc::default(), [true; CORES]);

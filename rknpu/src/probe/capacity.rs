@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use crate::allocation::{Allocation, Request, pages};
 use crate::domain::{Domain, PAGE};
 use crate::error::{Call, Error, Result};
 use crate::limits;
-use crate::memory::{Memory, Request, pages};
 
 /// What ended a probe of a domain's capacity.
 ///
@@ -156,23 +156,24 @@ pub fn capacity(domain: &Domain, chunk: u64, map: bool, keep: u64) -> Result<Cap
         size = pages(size / 2);
         last = fill(size)?.1;
     }
-    let iovas = || all.iter().map(Memory::iova);
+    let iovas = || all.iter().map(Allocation::iova);
     Ok(CapacityReport {
         domain: domain.index(),
         chunk,
         mapped: map,
         buffers,
         bound: first,
-        capacity: matches!(last, Bound::Domain { .. }).then(|| all.iter().map(Memory::size).sum()),
+        capacity: matches!(last, Bound::Domain { .. })
+            .then(|| all.iter().map(Allocation::size).sum()),
         lowest: iovas().min().unwrap_or(0),
         highest: iovas().max().unwrap_or(0),
         time,
     })
 }
 
-fn allocate(domain: &Domain, size: u64, map: bool) -> Result<Memory> {
+fn allocate(domain: &Domain, size: u64, map: bool) -> Result<Allocation> {
     let request = Request { map, books: false, ..Request::new(size) };
-    let mut memory = Memory::create(domain, &request)?;
+    let mut memory = Allocation::create(domain, &request)?;
     if let Some(byte) = memory.bytes_mut().first_mut() {
         *byte = 1;
     }

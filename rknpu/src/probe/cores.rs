@@ -1,4 +1,4 @@
-//! Which cores work.
+//! Whether each NPU core computes right: one small job on each.
 
 use std::fmt;
 use std::time::Duration;

@@ -17,15 +17,15 @@
 mod capacity;
 mod cores;
 mod domains;
-mod fill;
-mod persist;
+mod fill_rate;
+mod reload;
 mod stream;
 
 pub use capacity::{Bound, CapacityReport, available_memory, capacity};
 pub use cores::{CoreOutcome, CoresReport, cores};
 pub use domains::{DomainsReport, domains};
-pub use fill::{FillRate, FillReport, fill};
-pub use persist::{PersistReport, persist};
+pub use fill_rate::{FillRate, FillReport, fill};
+pub use reload::{PersistReport, persist};
 pub use stream::{StreamReport, stream};
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The `rknpu` driver of the running Linux kernel.
+//! Carries the requests to the `rknpu` driver of the running Linux kernel: opened node, ioctl, mmap.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -13,7 +13,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::rknpu::{Channel, Vetted};
+use super::requests::{Channel, Vetted};
 use crate::mapping::{Mapping, Unmap};
 
 /// An open node of the driver.

@@ -1,4 +1,4 @@
-//! Who works in which domain, and in which mode.
+//! Turns at the NPU: who is in which domain and which mode (int4 or not), and who waits, first come first served.
 //!
 //! Whoever works in a domain enters it here first, and waits for its turn by the rule of [`Exclusion`].
 //!
@@ -8,8 +8,8 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
+use crate::allocation::ToFree;
 use crate::exclusion::Exclusion;
-use crate::memory::ToFree;
 
 /// What the NPU has last been used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(crate) enum Entry {
     /// Entered.
     Ready,
     /// Entered alone, into another domain or another mode than the last: let the NPU settle, reset it if
-    /// `reset`, then call [`Scheduler::prepared`]. Everybody else waits.
+    /// `reset`, then call [`Turns::prepared`]. Everybody else waits.
     Prepare { reset: bool },
 }
 
@@ -102,13 +102,13 @@ impl State {
 
 /// Admits to domains.
 #[derive(Debug)]
-pub(crate) struct Scheduler {
+pub(crate) struct Turns {
     state: Mutex<State>,
     changed: Condvar,
 }
 
-impl Scheduler {
-    pub(crate) fn new(exclusive: bool) -> Scheduler {
+impl Turns {
+    pub(crate) fn new(exclusive: bool) -> Turns {
         let state = State {
             rule: Exclusion::new(exclusive),
             mode: None,
@@ -117,7 +117,7 @@ impl Scheduler {
             to_free: Vec::new(),
             switches: 0,
         };
-        Scheduler { state: Mutex::new(state), changed: Condvar::new() }
+        Turns { state: Mutex::new(state), changed: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -165,7 +165,7 @@ impl Scheduler {
         Ok(entry)
     }
 
-    /// Waits until nothing works anywhere and closes; [`Scheduler::prepared`] opens again.
+    /// Waits until nothing works anywhere and closes; [`Turns::prepared`] opens again.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         while state.closed || state.works() {
@@ -205,7 +205,7 @@ impl Scheduler {
     }
 
     /// Leaves. What had to wait until everybody has left is returned to the last: it is to be freed,
-    /// then [`Scheduler::freed`] called.
+    /// then [`Turns::freed`] called.
     pub(crate) fn leave(&self, inside: Inside) -> Vec<ToFree> {
         let mut state = self.lock();
         if let Some(at) = state.inside.iter().position(|(other, _)| *other == inside) {
@@ -225,7 +225,7 @@ impl Scheduler {
         Vec::new()
     }
 
-    /// What [`Scheduler::leave`] returned has been freed. Returns what came meanwhile; opens when
+    /// What [`Turns::leave`] returned has been freed. Returns what came meanwhile; opens when
     /// nothing did.
     pub(crate) fn freed(&self) -> Vec<ToFree> {
         let mut state = self.lock();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     /// Enters, and lets everybody else in when that had to be alone.
-    fn enter(s: &Scheduler, want: Want, stay: Stay) -> Result<Entry, WouldDeadlock> {
+    fn enter(s: &Turns, want: Want, stay: Stay) -> Result<Entry, WouldDeadlock> {
         let entry = s.enter(want, me(), here(stay))?;
         if let Entry::Prepare { reset } = entry {
             s.prepared(reset.then_some(want.mode));
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_thread_may_enter_its_domain_again_but_no_other() {
-        let s = Scheduler::new(true);
+        let s = Turns::new(true);
         assert_eq!(enter(&s, memory(1), Stay::Hold), Ok(Entry::Prepare { reset: false }));
         assert_eq!(enter(&s, memory(1), Stay::Work), Ok(Entry::Ready));
         assert_eq!(enter(&s, memory(2), Stay::Work), Err(WouldDeadlock { active: 1 }));
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_mode_is_prepared_once_with_nothing_running() {
-        let s = Scheduler::new(true);
+        let s = Turns::new(true);
         enter(&s, memory(0), Stay::Hold).unwrap();
         assert_eq!(enter(&s, jobs(0, Mode::Wide), Stay::Work), Ok(Entry::Prepare { reset: true }));
         assert_eq!(enter(&s, jobs(0, Mode::Wide), Stay::Work), Ok(Entry::Ready));
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn closing_waits_for_work_but_not_for_those_who_hold() {
-        let s = Scheduler::new(true);
+        let s = Turns::new(true);
         enter(&s, memory(0), Stay::Hold).unwrap();
         s.close();
         thread::scope(|scope| {
@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn no_two_domains_at_once_and_nobody_starves() {
-        let s = Scheduler::new(true);
+        let s = Turns::new(true);
         let inside: [AtomicU32; 3] = Default::default();
         thread::scope(|scope| {
             for i in 0..6u32 {
@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn a_later_entry_waits_behind_an_earlier_one_of_another_domain() {
-        let s = Scheduler::new(true);
+        let s = Turns::new(true);
         enter(&s, memory(0), Stay::Work).unwrap();
         let order = Mutex::new(Vec::new());
         thread::scope(|scope| {

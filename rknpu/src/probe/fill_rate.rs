@@ -1,12 +1,12 @@
-//! How fast the CPU fills a buffer, by how it is mapped.
+//! How fast the CPU fills a buffer, cached and not: [`fill`].
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use crate::allocation::{Allocation, Request};
 use crate::domain::Domain;
 use crate::driver::Caching;
 use crate::error::{Error, Result};
-use crate::memory::{Memory, Request};
 
 /// Rounds of each, of which the fastest counts.
 const ROUNDS: usize = 5;
@@ -99,7 +99,7 @@ pub fn fill(domain: &Domain, len: usize) -> Result<FillReport> {
         ("uncached", Caching::Uncached),
     ] {
         let request = Request { caching, ..Request::new(len as u64) };
-        let mut memory = Memory::create(domain, &request)?;
+        let mut memory = Allocation::create(domain, &request)?;
         let sync = caching == Caching::Cached;
         let time = fastest(|| {
             copy(&source, memory.bytes_mut());

@@ -1,4 +1,4 @@
-//! Whether a weight survives being written out and loaded.
+//! Whether a weight that was written to a file and loaded again is the same, and how much faster that is: [`persist`].
 
 use std::fmt;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! A tidy end on SIGINT and SIGTERM.
+//! Gives the device's buffers back when the process is told to end: SIGINT, SIGTERM.
 
 use std::io;
 use std::thread::JoinHandle;
@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 ///
 /// ```
 /// let device = rknpu::Device::simulated(Default::default())?;
-/// let cleanup = rknpu::signal::clean_up_on_signals(&device)?;
+/// let cleanup = rknpu::cleanup::clean_up_on_signals(&device)?;
 /// let buffer = device.domain(0)?.alloc(4096)?; // given back on ^C
 /// # drop(buffer);
 /// drop(cleanup); // signals do again what they did
@@ -39,7 +39,7 @@ pub struct SignalCleanup {
 ///
 /// ```
 /// let device = rknpu::Device::simulated(Default::default())?;
-/// let cleanup = rknpu::signal::clean_up_on_signals(&device)?;
+/// let cleanup = rknpu::cleanup::clean_up_on_signals(&device)?;
 /// // ... work; ^C is safe now ...
 /// drop(cleanup);
 /// # Ok::<(), rknpu::Error>(())
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn the_signal_ends_the_process_after_all() {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "signal::tests::child", "--nocapture"])
+            .args(["--exact", "cleanup::tests::child", "--nocapture"])
             .env(CHILD, "1")
             .stdout(Stdio::piped())
             .spawn()

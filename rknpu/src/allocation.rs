@@ -1,4 +1,4 @@
-//! An object in a domain: its mapping, its place in the domain's books, and its way back to the driver.
+//! One allocation in a domain: the object, its mapping, its place in the books, and its way back to the driver.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl Request {
 
 /// An object, its mapping and its place in a domain's books, without a state.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct Allocation {
     /// Absent only while it is dropped.
     parts: Option<Parts>,
     domain: Domain,
@@ -52,8 +52,8 @@ struct Parts {
     range: Option<MappedRange>,
 }
 
-impl Memory {
-    pub(crate) fn create(domain: &Domain, request: &Request) -> Result<Memory> {
+impl Allocation {
+    pub(crate) fn create(domain: &Domain, request: &Request) -> Result<Allocation> {
         let device = domain.device();
         device.check()?;
         let size = domain.size(request)?;
@@ -69,15 +69,15 @@ impl Memory {
             Ok(range) => (range, None),
             Err(refused) => (None, Some(refused.on(domain.index(), size))),
         };
-        let memory = Memory::adopt(domain, object, range);
+        let memory = Allocation::adopt(domain, object, range);
         failed.map_or(Ok(memory), Err)
     }
 
     /// Takes an object over that is in this domain.
-    pub(crate) fn adopt(domain: &Domain, object: Object, range: Option<MappedRange>) -> Memory {
+    pub(crate) fn adopt(domain: &Domain, object: Object, range: Option<MappedRange>) -> Allocation {
         domain.mapped(&object);
         let parts = Parts { object: Arc::new(object), range };
-        Memory { parts: Some(parts), domain: domain.clone() }
+        Allocation { parts: Some(parts), domain: domain.clone() }
     }
 
     pub(crate) fn domain(&self) -> &Domain {
@@ -121,7 +121,7 @@ impl Memory {
     }
 
     /// Gives it back to the driver now.
-    pub(crate) fn free(mut self) -> Result<(), (Memory, Error)> {
+    pub(crate) fn free(mut self) -> Result<(), (Allocation, Error)> {
         let device = self.domain.device().clone();
         let index = self.domain.index();
         let entered = match device.check().and_then(|()| device.enter_for_memory(index)) {
@@ -163,12 +163,12 @@ impl Memory {
         self.sync_for_cpu_inside(range, &entered)
     }
 
-    /// As [`Memory::sync_for_device`], in a domain that has been entered already.
+    /// As [`Allocation::sync_for_device`], in a domain that has been entered already.
     pub(crate) fn sync_for_device_inside(&self, range: Range<u64>, _: &Entered) -> Result<()> {
         self.sync(range, |driver, part| driver.sync_for_device(part))
     }
 
-    /// As [`Memory::sync_for_cpu`], in a domain that has been entered already.
+    /// As [`Allocation::sync_for_cpu`], in a domain that has been entered already.
     pub(crate) fn sync_for_cpu_inside(&self, range: Range<u64>, _: &Entered) -> Result<()> {
         self.sync(range, |driver, part| driver.sync_for_cpu(part))
     }
@@ -187,7 +187,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for Allocation {
     fn drop(&mut self) {
         let Some(Parts { object, range }) = self.parts.take() else { return };
         let to_free = ToFree { object, range, domain: self.domain.clone() };

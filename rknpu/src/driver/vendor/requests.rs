@@ -1,4 +1,4 @@
-//! The vendor's `rknpu` driver, in terms of its structs, over whatever carries them.
+//! A [`Driver`] that fills the structs of the vendor's `rknpu` driver; a [`Channel`] carries them to one.
 //!
 //! The driver trusts several fields blindly (kernel pointers, task ranges). [`Vetted`] is the proof that
 //! a struct's contents may be trusted: only this file makes one, and fills those fields from a borrowed
@@ -18,11 +18,11 @@ use rknpu_sys::{action, uapi};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use super::{
+use crate::capabilities::{Capabilities, Domains};
+use crate::driver::{
     Allocate, Caching, Completion, Driver, DriverVersion, Import, Object, PROGRAM_ENTRY, Part,
     Program, Purpose, Refused, Spaces, Submission,
 };
-use crate::capabilities::{Capabilities, Domains};
 use crate::error::{Call, Error, Result as OpenResult};
 use crate::limits;
 use crate::mapping::{MappedRange, Mapping};

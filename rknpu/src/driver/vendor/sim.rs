@@ -1,4 +1,4 @@
-//! The simulated driver.
+//! Carries the requests to the simulator, in this process.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -11,8 +11,8 @@ use rknpu_sys::drm;
 use rknpu_sys::ioctl::{self, Request};
 use rustix::io::Errno;
 
-use super::Driver;
-use super::rknpu::{Channel, Rknpu, Vetted};
+use super::requests::{Channel, Rknpu, Vetted};
+use crate::driver::Driver;
 use crate::error::Result as OpenResult;
 use crate::mapping::{Mapping, Unmap};
 

@@ -1,4 +1,4 @@
-//! Many pieces of memory in few large buffers: a weight or a slot is not a kernel object each.
+//! Pieces cut from few large buffers, for good: a weight or a slot is not a kernel object each.
 
 use std::sync::{Mutex, PoisonError};
 

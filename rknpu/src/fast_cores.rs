@@ -1,4 +1,4 @@
-//! The CPU's fast cores.
+//! Pins threads to the CPU's fast cores.
 
 use std::path::Path;
 

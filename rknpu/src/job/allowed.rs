@@ -1,4 +1,4 @@
-//! Which registers a job's program writes, and what each may hold.
+//! What a program of the caller's may write: each register that it must set, and what that may hold.
 //!
 //! Every register of the three blocks is here, and a program writes each of them: one that it left out would
 //! hold what another program, perhaps of another process, put there. A register whose effect on addresses is

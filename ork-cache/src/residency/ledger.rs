@@ -1,4 +1,4 @@
-//! Bytes of device memory: what exists, not what is wanted.
+//! The ledger of device memory: bytes that exist in each domain, not what is wanted.
 
 use crate::ids::DomainId;
 
@@ -26,7 +26,7 @@ impl Limits {
 /// The ledger: bytes are entered before the device is asked for them and struck off after the
 /// device has really freed them, so the physical sum never exceeds the limits.
 #[derive(Debug)]
-pub(super) struct Book {
+pub(super) struct Ledger {
     pub(super) limits: Limits,
     used: Vec<u64>,
     leaving: Vec<u64>,
@@ -34,10 +34,10 @@ pub(super) struct Book {
     peak: u64,
 }
 
-impl Book {
-    pub(super) fn new(limits: Limits) -> Book {
+impl Ledger {
+    pub(super) fn new(limits: Limits) -> Ledger {
         let domains = limits.domains.len();
-        Book { limits, used: vec![0; domains], leaving: vec![0; domains], total: 0, peak: 0 }
+        Ledger { limits, used: vec![0; domains], leaving: vec![0; domains], total: 0, peak: 0 }
     }
 
     pub(super) fn used(&self, domain: DomainId) -> u64 {

@@ -1,4 +1,4 @@
-//! Guards: a pinned weight, and a visit to a domain.
+//! Guards that callers hold: a pinned weight, and a visit to a domain.
 
 use std::fmt;
 
