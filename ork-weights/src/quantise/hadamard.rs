@@ -109,10 +109,10 @@ fn square(rows: &mut [[f32; 8]; 8]) {
 
 #[inline(always)]
 fn step<const HALF: usize>(rows: &mut [[f32; 8]; 8]) {
-    for low in (0..8).filter(|row| row & HALF == 0) {
-        for i in 0..8 {
-            let (a, b) = (rows[low][i], rows[low + HALF][i]);
-            (rows[low][i], rows[low + HALF][i]) = (a + b, a - b);
+    for pairs in rows.chunks_exact_mut(2 * HALF) {
+        let (low, high) = pairs.split_at_mut(HALF);
+        for (a, b) in low.iter_mut().flatten().zip(high.iter_mut().flatten()) {
+            (*a, *b) = (*a + *b, *a - *b);
         }
     }
 }
