@@ -35,14 +35,14 @@ impl Files {
     }
 
     fn model(&self) -> Model {
-        Model::open(&self.path().join("model.gguf"), &OpenOptions::default()).unwrap()
+        Model::open(self.path().join("model.gguf"), &OpenOptions::default()).unwrap()
     }
 
-    fn from_model(&self, tier: Tier) -> Arc<Store> {
+    fn store_of_model(&self, tier: Tier) -> Arc<Store> {
         Arc::new(Store::from_model(self.model(), tier, None).unwrap())
     }
 
-    fn from_pack(&self, tier: Tier) -> Arc<Store> {
+    fn store_of_pack(&self, tier: Tier) -> Arc<Store> {
         let path = self.path().join(format!("{tier}.orkpack"));
         if !path.exists() {
             let options = Options { tiers: TierChoice::fixed(tier), ..Options::default() };
@@ -104,7 +104,7 @@ fn who_computes_and_where_weights_are_does_not_show() {
     let files = Files::new();
     for tier in [Tier::Int8, ROTATED, Tier::Nf4, Tier::Fp16] {
         for depth in [Depth::Bits8, Depth::Bits16] {
-            let store = files.from_pack(tier);
+            let store = files.store_of_pack(tier);
             let resident = Setup { npu_rows: usize::MAX, ..setup(&store, 1, depth) };
             let mut layers = open(&device(), slice::from_ref(&store), &resident).unwrap();
             let want = bits(&passes(&mut layers[0], 33).unwrap());
@@ -135,7 +135,7 @@ fn who_computes_and_where_weights_are_does_not_show() {
 fn packs_and_models_give_the_same() {
     let files = Files::new();
     for tier in [Tier::Int8, ROTATED, Tier::Fp16] {
-        let [one, other] = [files.from_pack(tier), files.from_model(tier)].map(|store| {
+        let [one, other] = [files.store_of_pack(tier), files.store_of_model(tier)].map(|store| {
             let setup = setup(&store, 3, Depth::Bits16);
             let mut layers = open(&device(), &[store], &setup).unwrap();
             bits(&passes(&mut layers[0], 5).unwrap())
@@ -147,7 +147,7 @@ fn packs_and_models_give_the_same() {
 #[test]
 fn two_models_share_a_device() {
     let files = Files::new();
-    let stores = [files.from_pack(ROTATED), files.from_pack(Tier::Int8)];
+    let stores = [files.store_of_pack(ROTATED), files.store_of_pack(Tier::Int8)];
     let alone = stores.each_ref().map(|store| {
         let mut layers =
             open(&device(), slice::from_ref(store), &setup(store, 1, Depth::Bits8)).unwrap();
@@ -164,7 +164,7 @@ fn two_models_share_a_device() {
 #[test]
 fn a_row_is_the_same_in_every_batch() {
     let files = Files::new();
-    let store = files.from_pack(ROTATED);
+    let store = files.store_of_pack(ROTATED);
     let mut setup = setup(&store, 3, Depth::Bits16);
     setup.cache.rows = 7; // the NPU takes batches in blocks
     let mut layers = open(&device(), &[store], &setup).unwrap();
@@ -184,7 +184,7 @@ fn a_row_is_the_same_in_every_batch() {
 #[test]
 fn a_wedged_npu_is_replaced_in_the_middle() {
     let files = Files::new();
-    let store = files.from_pack(ROTATED);
+    let store = files.store_of_pack(ROTATED);
     for part in [1, 3] {
         let setup = Setup { npu_rows: 1, ..setup(&store, part, Depth::Bits16) };
         let mut sound = open(&device(), slice::from_ref(&store), &setup).unwrap();
@@ -209,7 +209,7 @@ fn a_wedged_npu_is_replaced_in_the_middle() {
 #[test]
 fn a_job_that_hangs_once_is_repeated() {
     let files = Files::new();
-    let store = files.from_pack(Tier::Int8);
+    let store = files.store_of_pack(Tier::Int8);
     let setup = Setup { npu_rows: 1, ..setup(&store, 1, Depth::Bits8) };
     let mut sound = open(&device(), slice::from_ref(&store), &setup).unwrap();
     let want = bits(&passes(&mut sound[0], 3).unwrap());
@@ -224,7 +224,7 @@ fn a_job_that_hangs_once_is_repeated() {
 #[test]
 fn what_cannot_be_multiplied_is_refused() {
     let files = Files::new();
-    let int4 = files.from_pack(Tier::Int4 { group: None });
+    let int4 = files.store_of_pack(Tier::Int4 { group: None });
     let error =
         open(&device(), slice::from_ref(&int4), &setup(&int4, 1, Depth::Bits8)).unwrap_err();
     assert!(
@@ -232,7 +232,7 @@ fn what_cannot_be_multiplied_is_refused() {
         "{error}"
     );
 
-    let store = files.from_pack(Tier::Int8);
+    let store = files.store_of_pack(Tier::Int8);
     let mut layers =
         open(&device(), slice::from_ref(&store), &setup(&store, 1, Depth::Bits8)).unwrap();
     let layers = &mut layers[0];
@@ -254,7 +254,7 @@ fn what_cannot_be_multiplied_is_refused() {
 #[test]
 fn a_damaged_pack_is_an_error() {
     let files = Files::new();
-    let store = files.from_pack(Tier::Int8);
+    let store = files.store_of_pack(Tier::Int8);
     let mut layers =
         open(&device(), slice::from_ref(&store), &setup(&store, 1, Depth::Bits8)).unwrap();
     let path = files.path().join("int8.orkpack");
