@@ -18,7 +18,7 @@ use crate::device::DeviceChoice;
 const AFTER_HELP: &str = "\
 Exit codes:
   0  done
-  1  a check failed: outputs differ from the CPU's, a pack is damaged
+  1  a check failed: outputs differ from the CPU's, a pack is damaged, a command under `ork top` failed
   2  wrong arguments or settings, or a budget that cannot work; `ork probe stream`: memory leaked
   3  a file cannot be used or written: missing, of another kind, damaged, changed meanwhile, of another
      model, no room
