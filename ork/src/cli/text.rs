@@ -53,9 +53,10 @@ pub struct RunArgs {
     /// Device memory for weights and scratch; by default ORK_WCACHE_BUDGET_MB, or 3072 MiB.
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<Size>,
-    /// Where the packed weights are kept for the next run; by default ORK_PERSIST, or nowhere.
+    /// Where the packed weights are kept for the next run: without a path in the user's cache folder. By
+    /// default what ORK_PERSIST says (a path, or 1 for that folder), or nowhere.
     #[arg(long, value_name = "PACK")]
-    pub persist: Option<PathBuf>,
+    pub persist: Option<Option<PathBuf>>,
     /// Device.
     #[command(flatten)]
     pub device: DeviceArgs,

@@ -6,27 +6,93 @@ use std::sync::Arc;
 
 use ork_cache::Store;
 use ork_cache::config::Environment;
-use ork_linear::{Layers, Setup};
+use ork_linear::{Depth, Layers, Setup};
 use ork_llm::{LinearError, Linears, Product, Weight};
 use ork_weights::model::OpenOptions;
-use ork_weights::pack::{PackWriter, WriterOptions};
+use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
 use ork_weights::quantise::Tier;
+use rknpu::Precision;
 
-use crate::cli::RunArgs;
 use crate::error::{Error, Result};
 use crate::input::{check_model, open_model, open_pack};
-use crate::output::Report;
+use crate::output::{Report, counted};
 use crate::size::Size;
+
+use super::check::compare;
+use super::kept::Kept;
 
 /// Rows of a prompt's blocks: what scratch is kept for.
 const ROWS: u32 = 128;
+
+/// In which form weights are computed with, in how much memory, and where their pack is.
+pub(crate) struct Weights {
+    pub(crate) tier: Tier,
+    pub(crate) depth: Depth,
+    /// Device memory; by default the environment's.
+    pub(crate) budget: Option<Size>,
+    pub(crate) kept: Kept,
+}
 
 /// The layers of one model. What happens to them is said on standard error.
 pub(crate) struct Watched {
     layers: Layers,
     /// The weights while they become a pack.
     building: Option<Arc<Store>>,
+    /// Whether the NPU has failed.
+    on_cpu: bool,
     report: Report,
+}
+
+impl Watched {
+    /// Bytes of the weights in this form.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.layers.store().bytes()
+    }
+
+    /// Compares a product of each form of weights with the CPU's: of each type, whole or cut.
+    ///
+    /// # Errors
+    /// [`Error::Check`] for results that differ.
+    fn check(&mut self, path: &Path) -> Result<()> {
+        let mut forms: Vec<(Dtype, bool)> = Vec::new();
+        for (name, weight, form) in self.candidates() {
+            if forms.contains(&form) {
+                continue;
+            }
+            forms.push(form);
+            let differs = compare(self, &name, weight).map_err(Error::input(path))?;
+            if let Some(differs) = differs {
+                return Err(Error::Check(differs.to_string()));
+            }
+        }
+        if !self.on_cpu && !forms.is_empty() {
+            let forms = counted(forms.len(), "form");
+            self.report.note(format!(
+                "note: the NPU gives what the CPU does: a product of each of {forms} of weights compared"
+            ));
+        }
+        Ok(())
+    }
+
+    /// What the NPU computes with; first what stays in memory, as it is loaded anyway.
+    fn candidates(&self) -> Vec<(Box<str>, Weight, (Dtype, bool))> {
+        let (store, placed) = (self.layers.store(), self.layers.placed());
+        let streamed: HashSet<_> = placed.streamed.iter().collect();
+        let mut found = Vec::new();
+        for (index, item) in store.items().iter().enumerate() {
+            let (Some(dtype), Some(range)) = (store.dtype(index), placed.items.get(index)) else {
+                continue;
+            };
+            let Some(weight) = Linears::weight(&self.layers, &item.name) else { continue };
+            let parts = placed.parts.get(range.clone()).unwrap_or_default();
+            let streams = parts.iter().any(|part| streamed.contains(&part.weight));
+            if item.layout.precision() == Precision::Int8 {
+                found.push((streams, (item.name.clone(), weight, (dtype, parts.len() == 1))));
+            }
+        }
+        found.sort_by_key(|(streams, _)| *streams);
+        found.into_iter().map(|(_, candidate)| candidate).collect()
+    }
 }
 
 impl Linears for Watched {
@@ -42,6 +108,7 @@ impl Linears for Watched {
     ) -> Result<(), LinearError> {
         Linears::multiply(&mut self.layers, rows, input, products)?;
         if let Some(failure) = self.layers.npu_failure() {
+            self.on_cpu = true;
             let reason = crate::error::chain(&*failure);
             self.report.note(format!(
                 "warning: the NPU has failed, the CPU goes on with the same results: {reason}"
@@ -63,21 +130,25 @@ impl Linears for Watched {
 
 /// Puts models on a device within one budget; the first ones are the first to stay in memory. A pack is
 /// kept of the last one.
+///
+/// # Errors
+/// [`Error::Input`] for a file that cannot be used, [`Error::Usage`] for a budget that is too small,
+/// [`Error::Check`] for an NPU that computes something else than the CPU.
 pub(crate) fn open(
-    args: &RunArgs,
-    tier: Tier,
+    weights: &Weights,
     models: &[&Path],
     device: &rknpu::Device,
     report: Report,
 ) -> Result<Vec<Watched>> {
     let environment = Environment::read().map_err(|e| Error::Usage(e.to_string()))?;
-    let pack = args.persist.as_deref().or(environment.pack.as_deref());
     let mut stores = Vec::new();
     for (index, path) in models.iter().enumerate() {
-        let pack = pack.filter(|_| index + 1 == models.len());
-        stores.push(Arc::new(store(path, tier, pack, report)?));
+        let last = index + 1 == models.len();
+        let kept = if last { &weights.kept } else { &Kept::Nowhere };
+        stores.push(Arc::new(store(path, weights.tier, kept, report)?));
     }
-    let mut setup = Setup::new(args.budget.map_or(environment.budget, |size| size.0));
+    let mut setup = Setup::new(weights.budget.map_or(environment.budget, |size| size.0));
+    setup.depth = weights.depth;
     setup.cache.rows = ROWS;
     let experts = |store: &Arc<Store>| store.items().iter().any(|item| item.expert.is_some());
     setup.cache.routed = stores.iter().any(experts);
@@ -97,24 +168,37 @@ pub(crate) fn open(
             Size(streamed)
         ));
         let building = store.is_building().then_some(store);
-        Watched { layers, building, report }
+        Watched { layers, building, on_cpu: false, report }
     });
-    Ok(watched.collect())
+    let mut watched: Vec<Watched> = watched.collect();
+    for (layers, path) in watched.iter_mut().zip(models) {
+        layers.check(path)?;
+    }
+    Ok(watched)
 }
 
 /// A model's weights: those of its pack where it is there, otherwise quantised as they are needed, and
 /// added to the pack if one is named.
-fn store(path: &Path, tier: Tier, pack: Option<&Path>, report: Report) -> Result<Store> {
+fn store(path: &Path, tier: Tier, kept: &Kept, report: Report) -> Result<Store> {
     let model = open_model(path, &OpenOptions { tied_head: true, ..OpenOptions::default() })?;
-    let Some(target) = pack else {
+    let identity = model.identity(false).map_err(Error::input(path))?;
+    let Some(target) = &kept.path(&identity, tier)? else {
         return Store::from_model(model, tier, None).map_err(Error::input(path));
     };
     if target.exists() {
         let pack = open_pack(target)?;
         check_model(&pack, target, &model, report)?;
-        return Ok(Store::from_pack(pack));
+        let store = Store::from_pack(pack);
+        let other = (0..store.items().len()).filter_map(|item| store.dtype(item));
+        if let Some(dtype) = other.into_iter().find(|dtype| *dtype != tier.dtype()) {
+            report.note(format!(
+                "note: {} holds weights as {dtype}, and they are used as they are, not as {tier}",
+                target.display()
+            ));
+        }
+        return Ok(store);
     }
-    let identity = model.identity(false).map_err(Error::input(path))?;
+    report.note(format!("note: the weights are kept for the next run: {}", target.display()));
     let options =
         WriterOptions { expected: Some(model.weights().len() as u32), ..WriterOptions::default() };
     let writer = PackWriter::create(target, &identity, options).map_err(Error::input(target))?;

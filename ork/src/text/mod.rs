@@ -1,7 +1,9 @@
 //! Text from models: opening them, writing answers as they come, holding conversations.
 
 mod answer;
+mod check;
 mod conversation;
+mod kept;
 mod layers;
 mod model;
 

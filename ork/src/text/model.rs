@@ -2,16 +2,21 @@
 
 use std::path::Path;
 
+use ork_cache::config::Environment;
+use ork_linear::Depth;
 use ork_llm::{
     ChatTemplate, Decoder, DraftModel, Linears, Message, Ngrams, Reference, Session, Tokenizer,
 };
 use ork_weights::model::gguf::Tensors;
 
-use super::{failed, layers};
+use super::failed;
+use super::kept::Kept;
+use super::layers::{self, Weights};
 use crate::cli::{Arithmetic, RunArgs};
 use crate::device::OpenDevice;
 use crate::error::{Error, Result};
 use crate::output::Report;
+use crate::size::Size;
 
 /// Weights up to this size as f32 are kept so; larger ones as the file has them.
 const KEPT_AS_F32: u64 = 3 << 30;
@@ -65,7 +70,20 @@ impl TextModel {
                 // A draft is read in every round: it is the first to stay in memory.
                 let models: Vec<&Path> = small.into_iter().chain([&**path]).collect();
                 let device = args.device.device.open(report)?;
-                let mut opened = layers::open(args, tier, &models, &device, report)?;
+                let environment =
+                    Environment::read().map_err(|error| Error::Usage(error.to_string()))?;
+                let asked = args.persist.as_ref().map(Option::as_deref);
+                let kept = Kept::new(asked, &environment);
+                let nowhere = kept == Kept::Nowhere;
+                let weights = Weights { tier, depth: Depth::Bits16, budget: args.budget, kept };
+                let mut opened = layers::open(&weights, &models, &device, report)?;
+                if let Some(layers) = opened.last().filter(|_| nowhere) {
+                    report.note(format!(
+                        "note: weights are quantised anew in every run; with --persist, {} are kept \
+                         and the next run loads them",
+                        Size(layers.bytes())
+                    ));
+                }
                 let boxed = |layers: Option<layers::Watched>| {
                     layers.map(|layers| Box::new(layers) as Box<dyn Linears>)
                 };
@@ -112,6 +130,7 @@ fn open(path: &Path) -> Result<(Tensors, Tokenizer)> {
     open().map_err(failed(path))
 }
 
+/// The layers in f32: kept so where they are small enough.
 fn reference(tensors: &Tensors) -> ork_llm::Result<Box<dyn Linears>> {
     let values = |tensor: &ork_weights::model::gguf::Tensor| {
         tensor.dimensions.iter().copied().fold(4, u64::saturating_mul)

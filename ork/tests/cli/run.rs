@@ -80,6 +80,87 @@ fn the_same_seed_and_any_draft_give_the_same_text() {
     assert!(one.contains("note: --seed "), "{one}");
 }
 
+/// Enough of a prompt for the NPU, which the CPU leaves to it.
+const LONG: &str = "A prompt of so many words that all of them together make more rows than 32.";
+
+/// The least budget with which `args` run.
+fn least(args: &[&str]) -> String {
+    let assert = ork(&["run"]).args(args).args(["--budget", "1"]).assert().code(2);
+    let error = String::from_utf8_lossy(&assert.get_output().stderr).into_owned();
+    let (before, _) = error.split_once(" bytes) is the least").expect(&error);
+    before.rsplit('(').next().unwrap().to_owned()
+}
+
+#[test]
+fn what_does_not_fit_is_streamed_with_the_same_text() {
+    for made in [families::llama(), families::qwen3_moe()] {
+        let (_folder, path) = written(families::with_characters(made));
+        let args = ["--raw", "--device", "sim", "--temperature", "0", "--max-tokens", "12"];
+        let base = [&[text(&path), LONG][..], &args].concat();
+        let (wanted, err) = run(&base, "");
+        assert!(err.contains(" resident, 0 B streamed"), "{err}");
+        assert!(err.contains("the NPU gives what the CPU does"), "{err}");
+        let (streamed, err) = run(&[&base[..], &["--budget", &least(&base)]].concat(), "");
+        assert_eq!(streamed, wanted);
+        assert!(!err.contains(" 0 B streamed") && err.contains("streamed in every pass"), "{err}");
+    }
+}
+
+#[test]
+fn a_kept_pack_gives_the_same_text() {
+    let (folder, path) = writer();
+    let (pack, cache) = (folder.path().join("kept.orkpack"), folder.path().join("cache"));
+    let run = |more: &[&str], persist: &str| {
+        let output = ork(&["run", text(&path), LONG, "--raw", "--device", "sim"])
+            .args(["--temperature", "0", "--max-tokens", "12"])
+            .args(more)
+            .env("XDG_CACHE_HOME", &cache)
+            .env("ORK_PERSIST", persist)
+            .assert()
+            .success()
+            .get_output()
+            .clone();
+        (output.stdout, String::from_utf8(output.stderr).unwrap())
+    };
+    // Nothing is written that was not asked for, and what asking would save is said.
+    let (wanted, err) = run(&[], "");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    assert_eq!(err.matches("with --persist").count(), 1, "{err}");
+
+    let (first, err) = run(&["--persist", text(&pack)], "");
+    assert!(
+        first == wanted && err.contains(text(&pack)) && !err.contains("with --persist"),
+        "{err}"
+    );
+    let made = std::fs::read(&pack).unwrap();
+    ork(&["verify", text(&pack), "--model", text(&path)]).assert().success();
+    let (second, err) = run(&["--persist", text(&pack)], "");
+    assert!(second == wanted && !err.contains("are kept"), "{err}");
+    assert!(std::fs::read(&pack).unwrap() == made, "a pack that is loaded stays as it is");
+    let (_, err) = run(&["--persist", text(&pack), "--tier", "int8"], "");
+    assert!(err.contains("as rotated-int8") && err.contains("not as int8"), "{err}");
+    assert!(!cache.exists());
+
+    // In the user's cache folder, one for each tier.
+    let kept = || std::fs::read_dir(cache.join("ork")).unwrap().count();
+    assert_eq!(run(&[], "1").0, wanted);
+    assert_eq!(kept(), 1);
+    let (loaded, err) = run(&["--persist"], "");
+    assert!(loaded == wanted && kept() == 1 && !err.contains("are kept"), "{err}");
+    run(&["--persist", "--tier", "int8"], "");
+    assert_eq!(kept(), 2);
+}
+
+#[test]
+fn a_pack_of_another_model_is_refused() {
+    let (folder, path) = writer();
+    let (_other, other) = written(families::with_characters(families::llama()));
+    let pack = folder.path().join("kept.orkpack");
+    let long = [LONG, "--raw", "--device", "sim", "--max-tokens", "2", "--persist", text(&pack)];
+    run(&[&[text(&path)][..], &long].concat(), "");
+    fails(&[&["run", text(&other)][..], &long].concat(), 3, &[text(&pack), "another"]);
+}
+
 #[test]
 fn lines_become_a_conversation() {
     let (_folder, path) = writer();
