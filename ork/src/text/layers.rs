@@ -215,3 +215,58 @@ fn failed(models: &[&Path]) -> impl FnOnce(ork_linear::Error) -> Error {
         other => Error::Input { path, source: other.into() },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ork_weights::model::synth::Shape;
+    use rknpu::Device;
+    use rknpu::sim::{Fault, Machine};
+
+    use super::*;
+
+    /// Bits of 40 rows times every weight.
+    fn bits(layers: &mut Watched) -> Vec<u32> {
+        let mut bits = Vec::new();
+        for (_, weight, _) in layers.candidates() {
+            let input: Vec<f32> = (0..40 * weight.k).map(|i| (i % 61) as f32 - 30.0).collect();
+            let mut out = vec![0.0f32; 40 * weight.n as usize];
+            let product = Product { weight, out: &mut out };
+            Linears::multiply(layers, 40, &input, &mut [product]).unwrap();
+            bits.extend(out.iter().map(|value| value.to_bits()));
+        }
+        bits
+    }
+
+    #[test]
+    fn an_npu_that_fails_in_the_middle_leaves_the_rest_to_the_cpu() {
+        let file = tempfile::NamedTempFile::with_suffix(".gguf").unwrap();
+        Shape::tiny().write(file.as_file()).unwrap();
+        let open = |machine: &Machine| {
+            let device = Device::simulated_on(machine).unwrap();
+            let weights = Weights {
+                tier: Tier::RotatedInt8 { group: None },
+                depth: Depth::Bits16,
+                budget: Some(Size(64 << 20)),
+                kept: Kept::Nowhere,
+            };
+            let opened = open(&weights, &[file.path()], &device, Report { json: false });
+            (opened.unwrap().remove(0), device)
+        };
+        let sound = Machine::new(Default::default());
+        let (mut layers, _device) = open(&sound);
+        let before = sound.report().jobs;
+        assert!(before > 0, "a product is compared at the opening");
+        let wanted = bits(&mut layers);
+        assert!(!layers.on_cpu && sound.report().jobs > before + 3);
+
+        for after in [0, 2] {
+            let machine = Machine::new(Default::default());
+            let (mut layers, _device) = open(&machine);
+            machine.inject(Fault::Hang { core: None, after, times: 2 });
+            assert!(bits(&mut layers) == wanted, "hang after {after}");
+            assert!(layers.on_cpu, "hang after {after}");
+            let jobs = machine.report().jobs;
+            assert!(bits(&mut layers) == wanted && machine.report().jobs == jobs);
+        }
+    }
+}
