@@ -53,7 +53,9 @@ fn weight(u: &mut Unstructured<'_>, number: u32) -> Result<Weight> {
     let groups = if dtype.is_rotated() { *u.choose(&[1, k / 32])? } else { 1 };
     let fill: u8 = u.arbitrary()?;
     let scale = f32::from(u.arbitrary::<u16>()?) / 1000.0;
-    let (mut blob, mut scales) = (Vec::new(), vec![scale; (n * groups) as usize]);
+    // Half floats are the weights themselves.
+    let count = if dtype == Dtype::Fp16 { 0 } else { n * groups };
+    let (mut blob, mut scales) = (Vec::new(), vec![scale; count as usize]);
     match dtype.stored() {
         Some(precision) => {
             let layout = rknpu_sys::layout::Layout::new(k, n, precision)

@@ -194,9 +194,10 @@ mod tests {
         assert_eq!(chain(&error), "cannot read x: disk on fire");
         let error = Error::input(Path::new("p"))(ModelError::UnknownFormat { path: "p".into() });
         assert!(chain(&error).starts_with("p is no model"), "{}", chain(&error));
-        let error = Error::input(Path::new("p"))(PackError::NoMagic { bytes: 7 });
+        let error = Error::input(Path::new("model"))(PackError::NoMagic { bytes: 7 });
         let text = chain(&error);
-        assert!(text.starts_with("p: no .orkpack magic") && text.matches("magic").count() == 1);
+        assert!(text.starts_with("model: no .orkpack magic"), "{text}");
+        assert_eq!(text.matches("magic").count(), 1, "{text}");
     }
 
     #[test]

@@ -98,7 +98,7 @@ fn a_job_that_hangs_again_ends_the_run_and_the_next_process_has_an_npu() {
     let again = wedged.pass(0).unwrap_err().to_string();
     assert!(again.contains("wedged"), "{again}");
     drop(wedged);
-    assert!(device.health().leaked_buffers > 0, "the NPU may still write to them");
+    assert!(device.health().quarantined_buffers > 0, "the NPU may still write to them");
     drop(device);
 
     let device = Device::simulated_on(&machine).unwrap();

@@ -165,7 +165,7 @@ impl ExpertTable {
 }
 
 /// The experts of a batch in one layer that have not been computed yet, see
-/// [`ExpertTable::remaining`].
+/// `ExpertTable::remaining`.
 ///
 /// What has just been loaded is computed first, because its slot then takes the next load. What was
 /// there before is kept for the moments in which nothing else is ready, the experts with the fewest

@@ -49,7 +49,7 @@ pub enum Outcome {
     Failed(Cause),
 }
 
-/// The state machine. See the [module](self) for what it guarantees.
+/// The state machine. See the module for what it guarantees.
 #[derive(Debug)]
 pub struct Residency {
     weights: Vec<Weight>,

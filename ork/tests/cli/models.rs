@@ -18,7 +18,7 @@ fn demo_says_that_nothing_changes() {
     let (_folder, model) = model();
     let output = ork(&["demo", text(&model), "--device", "sim"]).assert().success();
     let text = String::from_utf8(output.get_output().stdout.clone()).unwrap();
-    assert!(text.contains("All 5 digests are identical."), "{text}");
+    assert!(text.contains("All 5 digests are identical, and the CPU's."), "{text}");
 }
 
 #[test]
