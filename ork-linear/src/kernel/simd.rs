@@ -8,6 +8,7 @@
 //! this crate supports.
 #![allow(unsafe_code)]
 
+#[cfg(any(test, not(target_arch = "aarch64")))]
 use super::plain::Plain;
 use super::{Isa, RUN, SUMS, Work};
 
