@@ -150,9 +150,12 @@ fn parse_holder(locks: &str, file: &str) -> Option<u32> {
     })
 }
 
-/// A command line as /proc has it, each word ended by a zero byte, for a line of text.
+/// A command line as /proc has it, each word ended by a zero byte, for a line of text. Of the program only
+/// the file's name is kept: its folder says nothing, and may be longer than what is shown.
 fn parse_command(line: &[u8]) -> Option<String> {
-    let words = String::from_utf8_lossy(line).replace('\0', " ");
+    let program = line.iter().position(|&byte| byte == 0).unwrap_or(line.len());
+    let folder = line[..program].iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
+    let words = String::from_utf8_lossy(&line[folder..]).replace('\0', " ");
     let shown: String =
         words.trim().chars().map(|c| if c.is_control() { '?' } else { c }).take(COMMAND).collect();
     (!shown.is_empty()).then_some(shown)
@@ -187,6 +190,9 @@ mod tests {
 
         let command = |line: &[u8]| parse_command(line);
         assert_eq!(command(b"ork\0demo\0").as_deref(), Some("ork demo"));
+        assert_eq!(command(b"/usr/bin/ork\0run\0/m.gguf\0").as_deref(), Some("ork run /m.gguf"));
+        let far = [&[b'/'; 200][..], b"ork\0demo\0"].concat();
+        assert_eq!(command(&far).as_deref(), Some("ork demo"), "from the deepest folder");
         assert_eq!(command(b"a\x1b[2J b\0").as_deref(), Some("a?[2J b"), "for any terminal");
         assert_eq!(command(&[b'x'; 500]).map(|text| text.len()), Some(COMMAND));
         assert_eq!(command(b"\0"), None);
