@@ -65,8 +65,8 @@
 //! | [`Prefetcher`] | loads ahead of use |
 //! | [`experts`] | mixtures: a router names experts, and those are loaded |
 //! | [`plan`] | before anything runs: what will be resident, what streamed, what a pass costs |
-//! | [`Stats`], [`trace`] | what happened: counts, and a timeline |
-//! | [`config`] | the environment variables of the C project |
+//! | [`Stats`], [`timeline`] | what happened: counts, and a timeline |
+//! | [`environment`] | the environment variables of the C project |
 //!
 //! # How it works
 //!
@@ -80,7 +80,7 @@
 //! * A load is a **copy** by the CPU, at any time, and a **sync for the device**, a driver call that switches the
 //!   device to the weight's domain. [One domain is at work at a time](Cache::enter): a prefetch for another one
 //!   copies, and leaves the sync to the use.
-//! * An **eviction** [policy](config::PolicyKind) names who leaves when room is short and a plan does not decide:
+//! * An **eviction** [policy](environment::PolicyKind) names who leaves when room is short and a plan does not decide:
 //!   among experts, and where the caller asks for LRU.
 //! * **Bytes are what exists.** They are counted before the device is asked for them and until it has freed them, so
 //!   the budget holds at every moment, not on average.
@@ -89,7 +89,7 @@
 
 mod backend;
 mod cache;
-pub mod config;
+pub mod environment;
 mod error;
 pub mod experts;
 mod ids;
@@ -104,7 +104,7 @@ mod residency;
 mod stats;
 mod store;
 mod sync;
-pub mod trace;
+pub mod timeline;
 
 pub use cache::{Cache, Pinned, Visit};
 pub use error::{Cause, Error, Result};

@@ -4,7 +4,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ork_cache::config::PolicyKind;
+use ork_cache::environment::PolicyKind;
 use ork_cache::plan::{Item, PlanError};
 use ork_cache::{
     Cache, DomainId, Error, Given, Note, Opened, Placed, Prefetcher, Setup, Store, StoreError,

@@ -25,13 +25,13 @@ fn check(plan: &Plan, items: &[Item]) {
     assert_eq!(plan.places.len(), items.len());
     let board = &plan.board;
     for (i, share) in plan.domains.iter().enumerate() {
-        let sum = share.pinned + share.slots + share.scratch + share.headroom;
+        let sum = share.resident + share.slots + share.scratch + share.headroom;
         assert!(sum <= board.domain_bytes.max(share.headroom), "domain {i}: {share:?}");
-        let pinned: u64 = (items.iter().zip(&plan.places))
-            .filter(|(_, p)| **p == Place::Pinned(DomainId(i as u8)))
+        let resident: u64 = (items.iter().zip(&plan.places))
+            .filter(|(_, p)| **p == Place::Resident(DomainId(i as u8)))
             .map(|(item, _)| item.bytes())
             .sum();
-        assert_eq!(pinned, share.pinned);
+        assert_eq!(resident, share.resident);
         let slots = plan.classes.iter().filter(|c| c.domain.index() == i);
         assert_eq!(slots.map(|c| c.slot * u64::from(c.slots)).sum::<u64>(), share.slots);
     }
@@ -76,10 +76,10 @@ fn a_nine_billion_model_takes_three_even_domains() {
     let items = items("gemma-2-9b");
     let plan = Plan::new("9b", &items, &Board::known("rk3588-16g").unwrap()).unwrap();
     assert_eq!(plan.mode, Mode::Resident);
-    let pinned: Vec<u64> = plan.domains.iter().map(|d| d.pinned).collect();
-    assert_eq!(pinned.len(), 3);
-    let (least, most) = (pinned.iter().min().unwrap(), pinned.iter().max().unwrap());
-    assert!(most - least < GIB, "{pinned:?}");
+    let resident: Vec<u64> = plan.domains.iter().map(|d| d.resident).collect();
+    assert_eq!(resident.len(), 3);
+    let (least, most) = (resident.iter().min().unwrap(), resident.iter().max().unwrap());
+    assert!(most - least < GIB, "{resident:?}");
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn loads_and_weights_are_told_apart() {
         let streamed: Vec<u32> = (plan.places.iter())
             .filter_map(|place| match place {
                 Place::Slot(_, parts) => Some(*parts),
-                Place::Pinned(_) => None,
+                Place::Resident(_) => None,
             })
             .collect();
         assert_eq!(plan.cost.weights_per_pass, streamed.len() as u64);

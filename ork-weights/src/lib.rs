@@ -57,8 +57,7 @@
 pub mod _orkpack {}
 pub mod convert;
 pub mod dequant;
-mod file;
-mod machine;
+mod last_cache;
 mod mapping;
 pub mod model;
 pub mod pack;
@@ -66,8 +65,9 @@ mod pattern;
 mod pieces;
 pub mod quantise;
 pub mod reference;
+mod regular_file;
 mod simd;
 pub mod tile;
 
-pub use file::open_regular;
 pub use mapping::Mapping;
+pub use regular_file::open_regular;

@@ -51,7 +51,7 @@ impl Mapping {
     /// Replacing the file by a rename is no such change, and all that
     /// [`PackWriter`](crate::pack::PackWriter) does to a pack that stands.
     pub unsafe fn open(path: impl AsRef<Path>) -> io::Result<Mapping> {
-        let (file, _) = crate::file::open(path.as_ref())?;
+        let (file, _) = crate::regular_file::open(path.as_ref())?;
         // SAFETY: the caller promises that nobody changes the file under the mapping, which is all
         // that this asks; the mapping is private and read-only, and a regular file was looked for.
         let map = unsafe { memmap2::Mmap::map(&file)? };

@@ -5,11 +5,11 @@
 //! the place stays linked and later means another job, exactly as the dangling pointer does.
 
 use crate::config::Config;
+use crate::debugfs::Load;
 use crate::engine::Start;
 use crate::fence::FenceId;
 use crate::hazard::Hazard;
 use crate::kernel::{Channel, Pending};
-use crate::knobs::Load;
 use crate::memory::Backing;
 use crate::object::Object;
 use crate::state::State;

@@ -72,12 +72,12 @@ pub mod report;
 
 mod bus;
 mod calls;
+mod debugfs;
 mod domain;
 mod fence;
 mod files;
 mod job;
 mod kernel;
-mod knobs;
 mod machine;
 mod memory;
 mod object;

@@ -12,7 +12,7 @@ use rknpu_sys::regs::CORES;
 
 use crate::allocation::ToFree;
 use crate::capabilities::Capabilities;
-use crate::core::{Core, Cores};
+use crate::cores::{Core, Cores};
 use crate::domain::Domain;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
@@ -47,7 +47,7 @@ struct Inner {
     record: Record,
     leases: Mutex<Leases>,
     core_returned: Condvar,
-    pool: Mutex<Weak<crate::core::Pool>>,
+    pool: Mutex<Weak<crate::cores::Pool>>,
     timeout_ms: u32,
     pin: bool,
     /// What the last one led to.

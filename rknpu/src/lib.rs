@@ -189,7 +189,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`driver`] | the boundary to the driver: Linux, the simulator, or one wrapped around either |
-//! | [`exclusion`] | the rule "nothing of domain B while A works", for whoever orders work above a device |
+//! | [`domain_turns`] | the rule "nothing of domain B while A works", for whoever orders work above a device |
 //! | [`matmul`] | activations and results in place, products column by column |
 //! | [`import`] | memory of other drivers |
 //! | [`health`], [`error`] | what went wrong, and the way out |
@@ -220,12 +220,12 @@ mod arena;
 pub mod buffer;
 pub mod capabilities;
 pub mod cleanup;
-mod core;
+mod cores;
 pub mod device;
 pub mod domain;
+pub mod domain_turns;
 pub mod driver;
 pub mod error;
-pub mod exclusion;
 mod fast_cores;
 pub mod health;
 pub mod import;
@@ -251,7 +251,7 @@ pub use arena::Arena;
 pub use buffer::{Buffer, Host, OnDevice};
 pub use rknpu_sys::layout::{Layout, Precision};
 
-pub use crate::core::{Core, Cores};
+pub use crate::cores::{Core, Cores};
 pub use matmul::{Matmul, MatmulLimits, WeightRef};
 
 pub use job::Job;

@@ -20,9 +20,9 @@ pub const BYTES: usize = COMMANDS * 8;
 ///
 /// ```
 /// use rknpu::Precision;
-/// use rknpu::program::{Matmul, ProgramError};
+/// use rknpu::program::{MatmulProgram, ProgramError};
 ///
-/// let matmul = Matmul {
+/// let matmul = MatmulProgram {
 ///     precision: Precision::Int8,
 ///     m: 1, k: 1024, n: 1024,
 ///     input: 0xffff_0008, weights: 0xfff0_0000, output: 0xffe0_0000,
@@ -131,9 +131,9 @@ pub enum ProgramError {
 ///
 /// ```
 /// use rknpu::Precision;
-/// use rknpu::program::Matmul;
+/// use rknpu::program::MatmulProgram;
 ///
-/// let matmul = Matmul {
+/// let matmul = MatmulProgram {
 ///     precision: Precision::Int8,
 ///     m: 1, k: 1024, n: 1024,
 ///     input: 0xffff_0000, weights: 0xfff0_0000, output: 0xffe0_0000,
@@ -144,7 +144,7 @@ pub enum ProgramError {
 /// # Ok::<(), rknpu::program::ProgramError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Matmul {
+pub struct MatmulProgram {
     /// Element type of input and weights.
     pub precision: Precision,
     /// Rows.
@@ -203,15 +203,15 @@ const fn values(precision: Precision) -> Values {
     }
 }
 
-impl Matmul {
+impl MatmulProgram {
     /// The commands, trailer included.
     ///
     /// ```
     /// use rknpu::Precision;
-    /// use rknpu::program::Matmul;
+    /// use rknpu::program::MatmulProgram;
     /// use rknpu::sys::regs::{Block, Command, dpu};
     ///
-    /// let matmul = Matmul {
+    /// let matmul = MatmulProgram {
     ///     precision: Precision::Fp16,
     ///     m: 4, k: 512, n: 64,
     ///     input: 0xffff_0000, weights: 0xfff0_0000, output: 0xffe0_0000,
@@ -238,7 +238,7 @@ impl Matmul {
     /// Writes the program as the NPU reads it.
     ///
     /// # Errors
-    /// As [`Matmul::encode`].
+    /// As [`MatmulProgram::encode`].
     pub(crate) fn write(&self, out: &mut [u8; BYTES]) -> Result<(), ProgramError> {
         let mut words = out.chunks_exact_mut(8);
         self.commands(|command| {
@@ -249,7 +249,7 @@ impl Matmul {
     }
 
     fn check(&self) -> Result<(u32, u32), ProgramError> {
-        let Matmul { precision, m, k, n, .. } = *self;
+        let MatmulProgram { precision, m, k, n, .. } = *self;
         let n_step = precision.tile_width();
         let refused = ProgramError::Shape {
             m,
@@ -285,7 +285,7 @@ impl Matmul {
     #[inline]
     fn commands(&self, mut put: impl FnMut(Command)) -> Result<(), ProgramError> {
         let (data_banks, weight_banks) = self.check()?;
-        let Matmul { precision, m, k, n, .. } = *self;
+        let MatmulProgram { precision, m, k, n, .. } = *self;
         let v = values(precision);
         let row = limits::row_bytes(precision, k);
         let format = v.input.code();
@@ -467,9 +467,9 @@ const EW_BYPASS: u32 = 0x383;
 mod tests {
     use super::*;
 
-    fn matmul(precision: Precision, m: u32, k: u32, n: u32) -> Matmul {
+    fn matmul(precision: Precision, m: u32, k: u32, n: u32) -> MatmulProgram {
         let (input, weights, output) = (0xffff_0000, 0xfff0_0000, 0xffe0_0000);
-        Matmul { precision, m, k, n, input, weights, output, next: None }
+        MatmulProgram { precision, m, k, n, input, weights, output, next: None }
     }
 
     /// The value that counts: the last write.

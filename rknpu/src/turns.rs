@@ -1,6 +1,6 @@
 //! Turns at the NPU: who is in which domain and which mode (int4 or not), and who waits, first come first served.
 //!
-//! Whoever works in a domain enters it here first, and waits for its turn by the rule of [`Exclusion`].
+//! Whoever works in a domain enters it here first, and waits for its turn by the rule of [`DomainTurns`].
 //!
 //! Between int4 and the other precisions the NPU needs a reset, which kills what runs: a change of that
 //! *mode* waits in the same way.
@@ -9,7 +9,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
 use crate::allocation::ToFree;
-use crate::exclusion::Exclusion;
+use crate::domain_turns::DomainTurns;
 
 /// What the NPU has last been used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub(crate) struct Inside {
 
 #[derive(Debug)]
 struct State {
-    rule: Exclusion,
+    rule: DomainTurns,
     mode: Option<Mode>,
     /// And whether each is a visit by the rule, or a call.
     inside: Vec<(Inside, bool)>,
@@ -110,7 +110,7 @@ pub(crate) struct Turns {
 impl Turns {
     pub(crate) fn new(exclusive: bool) -> Turns {
         let state = State {
-            rule: Exclusion::new(exclusive),
+            rule: DomainTurns::new(exclusive),
             mode: None,
             inside: Vec::new(),
             closed: false,

@@ -253,7 +253,7 @@ fn a_running_job_that_is_dropped_is_still_asked_how_it_ended() {
             weight(&domain).0,
             domain.alloc(128).unwrap().to_device().unwrap(),
         ];
-        let program = program::Matmul {
+        let program = program::MatmulProgram {
             precision: Precision::Int8,
             m: 1,
             k: 64,

@@ -274,7 +274,7 @@ fn small_job(device: &Device) -> (rknpu::Domain, Vec<Command>, Vec<NpuBuffer>) {
         weights.to_device().unwrap(),
         domain.alloc(128).unwrap().to_device().unwrap(),
     ];
-    let program = program::Matmul {
+    let program = program::MatmulProgram {
         precision: Precision::Int8,
         m: 1,
         k: 32,

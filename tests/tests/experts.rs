@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ork::run::traffic::Traffic;
 use ork_cache::Visit;
-use ork_cache::config::PolicyKind;
+use ork_cache::environment::PolicyKind;
 use ork_cache::experts::{Experts, Routing, Transition};
 use ork_cache::{Opened, Setup, Store};
 use ork_tests::bench::{Bench, assert_nothing_left, machine};

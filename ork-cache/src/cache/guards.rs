@@ -96,7 +96,7 @@ impl<B: Backend> fmt::Debug for Visit<B> {
 impl<B: Backend> Drop for Visit<B> {
     fn drop(&mut self) {
         let mut state = lock(&self.cache.shared.state);
-        if state.exclusion.leave() {
+        if state.turns.leave() {
             self.cache.shared.wake(&mut state);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::memory::Memory;
+use super::slot_memory::SlotMemory;
 use super::{Shared, State};
 use crate::backend::Backend;
 use crate::error::{Cause, Error, Result};
@@ -30,7 +30,7 @@ struct Flight<'a, B: Backend> {
     shared: &'a Shared<B>,
     ticket: Option<Ticket>,
     slot: SlotId,
-    memory: Option<Memory<B>>,
+    memory: Option<SlotMemory<B>>,
 }
 
 /// A memory call under way: other domains wait. Ends when it is dropped, also by a panic of the
@@ -80,7 +80,7 @@ impl<B: Backend> Shared<B> {
             stats.bytes_loaded += bytes;
         }
         stats.load_time += since.elapsed();
-        let synced = matches!(memory, Memory::Device(_));
+        let synced = matches!(memory, SlotMemory::Device(_));
         state.put(slot, memory);
         state.residency.complete(ticket, synced, purpose == Purpose::Demand);
         self.wake(&mut state);
@@ -119,7 +119,7 @@ impl<B: Backend> Shared<B> {
         mut state: MutexGuard<'a, State<B>>,
         domain: DomainId,
     ) -> Call<'a, B> {
-        while !state.exclusion.call(domain.0.into()) {
+        while !state.turns.call(domain.0.into()) {
             state = self.wait(state);
         }
         Call { shared: self, ended: false }
@@ -127,7 +127,7 @@ impl<B: Backend> Shared<B> {
 
     fn end_call(&self) -> MutexGuard<'_, State<B>> {
         let mut state = lock(&self.state);
-        if state.exclusion.end_call() {
+        if state.turns.end_call() {
             self.wake(&mut state);
         }
         state
@@ -165,7 +165,7 @@ impl<'a, B: Backend> Flight<'a, B> {
             let call = shared.begin_call(state, domain);
             let created = shared.backend.create(domain, bytes, weight);
             drop(call);
-            self.memory = Some(Memory::Host(created?));
+            self.memory = Some(SlotMemory::Host(created?));
         } else {
             drop(state);
         }
@@ -181,22 +181,22 @@ impl<'a, B: Backend> Flight<'a, B> {
             }
         };
         // A panic while copying leaves the memory in the slot, to be filled again.
-        let Memory::Host(host) = self.memory.insert(Memory::Host(host)) else {
+        let SlotMemory::Host(host) = self.memory.insert(SlotMemory::Host(host)) else {
             return Err(in_use());
         };
         if stage != Stage::Sync {
             shared.backend.copy(host, weight, purpose)?;
         }
         let state = lock(&shared.state);
-        if purpose != Purpose::Demand && !state.exclusion.admits(domain.0.into()) {
+        if purpose != Purpose::Demand && !state.turns.admits(domain.0.into()) {
             return Ok(state);
         }
         let call = shared.begin_call(state, domain);
-        let Some(Memory::Host(host)) = self.memory.take() else { return Err(in_use()) };
+        let Some(SlotMemory::Host(host)) = self.memory.take() else { return Err(in_use()) };
         match shared.backend.sync_for_device(host) {
-            Ok(device) => self.memory = Some(Memory::Device(Arc::new(device))),
+            Ok(device) => self.memory = Some(SlotMemory::Device(Arc::new(device))),
             Err((host, cause)) => {
-                self.memory = Some(Memory::Host(host));
+                self.memory = Some(SlotMemory::Host(host));
                 return Err(cause);
             }
         }

@@ -4,18 +4,18 @@ mod guards;
 mod load;
 #[cfg(all(test, loom))]
 mod loom;
-mod memory;
+mod slot_memory;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 use std::fmt;
 use std::time::Instant;
 
-use rknpu::exclusion::Exclusion;
+use rknpu::domain_turns::DomainTurns;
 
 pub use guards::{Pinned, Visit};
 
-use memory::Memory;
+use slot_memory::SlotMemory;
 
 use crate::backend::Backend;
 use crate::error::{Error, Result};
@@ -54,9 +54,9 @@ pub(crate) struct Shared<B: Backend> {
 pub(crate) struct State<B: Backend> {
     pub(crate) residency: Residency,
     /// By slot.
-    memory: Vec<Option<Memory<B>>>,
+    memory: Vec<Option<SlotMemory<B>>>,
     /// One domain at a time. On a driver where that is not the rule, it costs order, not correctness.
-    pub(crate) exclusion: Exclusion,
+    pub(crate) turns: DomainTurns,
     /// One for each prefetcher.
     pub(crate) queues: Vec<Option<Queue>>,
     /// Threads that wait on `changed` and on `work`: nobody is woken in vain.
@@ -82,7 +82,7 @@ impl<B: Backend> Cache<B> {
         let state = State {
             residency: Residency::new(limits, policy),
             memory: Vec::new(),
-            exclusion: Exclusion::new(true),
+            turns: DomainTurns::new(true),
             queues: Vec::new(),
             waiting: 0,
             resting: 0,
@@ -121,7 +121,7 @@ impl<B: Backend> Cache<B> {
         for slot in slots {
             match created.next() {
                 Some(memory) => {
-                    state.put(slot, Memory::Host(memory));
+                    state.put(slot, SlotMemory::Host(memory));
                     state.residency.slot_created(slot);
                 }
                 None => state.residency.slot_failed(slot),
@@ -153,8 +153,8 @@ impl<B: Backend> Cache<B> {
         if domain.index() >= known {
             return Err(Error::UnknownDomain { domain, known });
         }
-        let ticket = state.exclusion.queue();
-        while !state.exclusion.visit(&ticket, domain.0.into()) {
+        let ticket = state.turns.queue();
+        while !state.turns.visit(&ticket, domain.0.into()) {
             state = self.shared.wait(state);
         }
         // The next in the queue may be for the same domain.
@@ -294,21 +294,21 @@ impl<B: Backend> State<B> {
         }
     }
 
-    fn put(&mut self, slot: SlotId, memory: Memory<B>) {
+    fn put(&mut self, slot: SlotId, memory: SlotMemory<B>) {
         if self.memory.len() <= slot.index() {
             self.memory.resize_with(slot.index() + 1, || None);
         }
         self.memory[slot.index()] = Some(memory);
     }
 
-    fn take(&mut self, slot: SlotId) -> Option<Memory<B>> {
+    fn take(&mut self, slot: SlotId) -> Option<SlotMemory<B>> {
         self.memory.get_mut(slot.index()).and_then(Option::take)
     }
 
     /// The memory of a slot that the NPU may read.
     fn share(&self, slot: SlotId) -> Option<Arc<B::Device>> {
         match self.memory.get(slot.index()) {
-            Some(Some(Memory::Device(device))) => Some(device.clone()),
+            Some(Some(SlotMemory::Device(device))) => Some(device.clone()),
             _ => None,
         }
     }

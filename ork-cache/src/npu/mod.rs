@@ -8,7 +8,7 @@ use std::time::Duration;
 use rknpu::buffer::ReadOnly;
 use rknpu::{Buffer, Domain, Host, Layout, WeightRef};
 
-use pieces::Group;
+use pieces::LargeBuffer;
 
 use crate::backend::Backend;
 use crate::cache::{Cache, Pinned};
@@ -17,7 +17,7 @@ use crate::ids::{DomainId, WeightId};
 use crate::plan::Part;
 use crate::residency::{Home, PAGE, Purpose};
 use crate::store::Store;
-use crate::trace::{DEMAND, MEMORY, PREFETCH, Recorder};
+use crate::timeline::{DEMAND, MEMORY, PREFETCH, Recorder};
 
 /// Domains of one device, and where the weights of each attached model come from.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ struct Source {
 /// A piece of a large buffer.
 #[derive(Clone, Debug)]
 struct Piece {
-    group: Arc<Group>,
+    large: Arc<LargeBuffer>,
     index: usize,
 }
 
@@ -100,9 +100,9 @@ impl Npu {
             let stays = |p: &&Part| p.home == Home::Fixed && p.domain.index() == domain;
             let here = || parts.iter().filter(stays);
             let sizes = here().map(|part| part.layout.bytes().next_multiple_of(PAGE) as usize);
-            let groups = pieces::groups(sizes).into_iter().map(Arc::new);
-            let pieces = groups.flat_map(|group| {
-                (0..group.len()).map(move |index| Piece { group: group.clone(), index })
+            let buffers = pieces::large_buffers(sizes).into_iter().map(Arc::new);
+            let pieces = buffers.flat_map(|large| {
+                (0..large.len()).map(move |index| Piece { large: large.clone(), index })
             });
             for (part, piece) in here().zip(pieces) {
                 if let Some(source) = &mut sources[part.weight.index()] {
@@ -156,7 +156,7 @@ impl Backend for Npu {
     ) -> std::result::Result<Filling, Cause> {
         let (domain, piece) = (self.domain(domain)?, self.source(weight)?.piece);
         let buffer = match &piece {
-            Some(Piece { group, index }) => group.take(domain, *index),
+            Some(Piece { large, index }) => large.take(domain, *index),
             None => domain.alloc(usize::try_from(bytes).map_err(cause)?),
         };
         let buffer = buffer.map_err(cause)?;
@@ -223,7 +223,7 @@ impl Backend for Npu {
 
     fn free(&self, memory: Filling) -> std::result::Result<(), Cause> {
         let alone = match &memory.piece {
-            Some(Piece { group, index }) => group.give_back(*index, memory.buffer),
+            Some(Piece { large, index }) => large.give_back(*index, memory.buffer),
             None => Some(memory.buffer),
         };
         let freed = alone.map_or(Ok(()), Buffer::free);

@@ -10,7 +10,7 @@ const LARGE: u64 = 256 << 20;
 /// Pieces that are cut from one buffer, which is made when the first is asked for. Each piece has its
 /// place for good: what is given back is there for the same taker only, so that nothing ever splits.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct LargeBuffer {
     sizes: Vec<usize>,
     pieces: Mutex<Pieces>,
 }
@@ -23,9 +23,9 @@ enum Pieces {
     Alone,
 }
 
-impl Group {
-    fn new(sizes: Vec<usize>) -> Group {
-        Group { sizes, pieces: Mutex::new(Pieces::Unmade) }
+impl LargeBuffer {
+    fn new(sizes: Vec<usize>) -> LargeBuffer {
+        LargeBuffer { sizes, pieces: Mutex::new(Pieces::Unmade) }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -71,20 +71,20 @@ impl Group {
 }
 
 /// Groups of pieces of the given sizes, in order, none larger than a large buffer unless one piece is.
-pub(super) fn groups(sizes: impl IntoIterator<Item = usize>) -> Vec<Group> {
-    let (mut groups, mut group, mut bytes) = (Vec::new(), Vec::new(), 0);
+pub(super) fn large_buffers(sizes: impl IntoIterator<Item = usize>) -> Vec<LargeBuffer> {
+    let (mut large_buffers, mut group, mut bytes) = (Vec::new(), Vec::new(), 0);
     for size in sizes {
         if bytes + size as u64 > LARGE && !group.is_empty() {
-            groups.push(Group::new(std::mem::take(&mut group)));
+            large_buffers.push(LargeBuffer::new(std::mem::take(&mut group)));
             bytes = 0;
         }
         bytes += size as u64;
         group.push(size);
     }
     if !group.is_empty() {
-        groups.push(Group::new(group));
+        large_buffers.push(LargeBuffer::new(group));
     }
-    groups
+    large_buffers
 }
 
 /// Up to `count` pieces of one size in as few buffers as can be, and why there are no more.
@@ -94,7 +94,7 @@ pub(super) fn slots(
     count: usize,
 ) -> (Vec<Buffer<Host>>, Option<rknpu::Error>) {
     let mut slots = Vec::with_capacity(count);
-    for group in groups(std::iter::repeat_n(size, count)) {
+    for group in large_buffers(std::iter::repeat_n(size, count)) {
         match cut(domain, &group.sizes) {
             Ok(pieces) => slots.extend(pieces),
             Err(_) => {
@@ -123,36 +123,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn large_pieces_end_a_group_and_small_ones_share_it() {
+    fn large_pieces_end_a_buffer_and_small_ones_share_it() {
         let mib = |n: usize| n << 20;
         let sizes = [100, 100, 100, 300, 1, 255, 1].map(mib);
-        let sizes: Vec<Vec<usize>> = groups(sizes).into_iter().map(|group| group.sizes).collect();
+        let sizes: Vec<Vec<usize>> =
+            large_buffers(sizes).into_iter().map(|group| group.sizes).collect();
         let want: [&[usize]; 5] = [&[100, 100], &[100], &[300], &[1, 255], &[1]];
-        assert_eq!(sizes, want.map(|group| group.iter().copied().map(mib).collect::<Vec<_>>()));
-        assert!(groups([]).is_empty());
+        assert_eq!(sizes, want.map(|large| large.iter().copied().map(mib).collect::<Vec<_>>()));
+        assert!(large_buffers([]).is_empty());
     }
 
     #[test]
     fn pieces_are_one_buffer_and_are_taken_again_in_any_order() {
         let device = Device::simulated(Default::default()).unwrap();
         let domain = device.domain(0).unwrap();
-        let group = Group::new(vec![4096, 8192, 4096]);
-        let mut taken: Vec<_> = (0..3).map(|i| group.take(&domain, i).unwrap()).collect();
+        let large = LargeBuffer::new(vec![4096, 8192, 4096]);
+        let mut taken: Vec<_> = (0..3).map(|i| large.take(&domain, i).unwrap()).collect();
         assert_eq!((domain.stats().used, domain.stats().buffers), (16384, 1));
         // One that nobody gave back is a buffer of its own.
-        let extra = group.take(&domain, 0).unwrap();
+        let extra = large.take(&domain, 0).unwrap();
         assert_eq!(domain.stats().buffers, 2);
-        assert!(group.give_back(0, taken.remove(0)).is_none());
+        assert!(large.give_back(0, taken.remove(0)).is_none());
         extra.free().unwrap();
-        assert!(group.give_back(2, taken.pop().unwrap()).is_none());
-        assert!(group.give_back(1, taken.pop().unwrap()).is_none());
+        assert!(large.give_back(2, taken.pop().unwrap()).is_none());
+        assert!(large.give_back(1, taken.pop().unwrap()).is_none());
         for index in [1, 0, 2] {
-            let piece = group.take(&domain, index).unwrap();
+            let piece = large.take(&domain, index).unwrap();
             assert_eq!(piece.len(), [4096, 8192, 4096][index]);
-            assert!(group.give_back(index, piece).is_none());
+            assert!(large.give_back(index, piece).is_none());
         }
         assert_eq!((domain.stats().used, domain.stats().buffers), (16384, 1));
-        drop(group);
+        drop(large);
         assert_eq!(domain.stats().used, 0);
     }
 
@@ -166,11 +167,11 @@ mod tests {
         let mut four: Vec<_> = (0..4).map(|_| domain.alloc(1 << 20).unwrap()).collect();
         drop(four.remove(2));
         drop(four.remove(0));
-        let group = Group::new(vec![1 << 20; 2]);
-        let taken = [0, 1].map(|i| group.take(&domain, i).unwrap());
-        assert!(group.take(&domain, 0).is_err());
+        let large = LargeBuffer::new(vec![1 << 20; 2]);
+        let taken = [0, 1].map(|i| large.take(&domain, i).unwrap());
+        assert!(large.take(&domain, 0).is_err());
         for (index, piece) in taken.into_iter().enumerate() {
-            group.give_back(index, piece).expect("its own").free().unwrap();
+            large.give_back(index, piece).expect("its own").free().unwrap();
         }
         let (slots, error) = slots(&domain, 1 << 20, 3);
         assert!(slots.len() == 2 && error.is_some());

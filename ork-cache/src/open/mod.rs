@@ -11,7 +11,7 @@ pub use placement::{Note, Setup, scratch_bytes};
 use placement::{Placement, Rule};
 
 use crate::cache::Cache;
-use crate::config::PolicyKind;
+use crate::environment::PolicyKind;
 use crate::error::{Error, Result};
 use crate::ids::{ClassId, DomainId, WeightId};
 use crate::npu::{Npu, cause};

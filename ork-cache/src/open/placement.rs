@@ -6,10 +6,10 @@ use std::sync::Arc;
 use rknpu::Device;
 use rknpu::capabilities::Domains;
 
-use crate::config::PolicyKind;
+use crate::environment::PolicyKind;
 use crate::plan::{Board, Item, Plan, PlanError, fit};
 use crate::store::Store;
-use crate::trace::Recorder;
+use crate::timeline::Recorder;
 
 /// How models are to be put on a device.
 #[derive(Clone, Debug)]

@@ -64,7 +64,7 @@ impl Placed {
 impl Plan {
     /// Limits of a cache for this plan: what its weights and slots take in each domain.
     pub(crate) fn limits(&self) -> Limits {
-        let domains: Vec<u64> = self.domains.iter().map(|d| d.pinned + d.slots).collect();
+        let domains: Vec<u64> = self.domains.iter().map(|d| d.resident + d.slots).collect();
         Limits { total: domains.iter().sum(), domains }
     }
 
@@ -87,7 +87,7 @@ impl Plan {
                 weight
             };
             match place {
-                Place::Pinned(_) => {
+                Place::Resident(_) => {
                     add(0, item.layout, Home::Fixed);
                 }
                 Place::Slot(class, count) => {

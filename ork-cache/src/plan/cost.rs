@@ -54,7 +54,7 @@ impl Cost {
         let mut last = None;
         for (item, place) in items.iter().zip(places) {
             let domain = match *place {
-                Place::Pinned(domain) => domain,
+                Place::Resident(domain) => domain,
                 Place::Slot(class, parts) => {
                     if item.expert.is_some() && parts == 1 {
                         experts[class.index()].0 += 1;
@@ -86,7 +86,7 @@ impl Cost {
 
     /// Two passes of LRU: the second is the steady state of a scan.
     fn lru(&mut self, items: &[Item], shares: &[Share]) {
-        let mut free: Vec<u64> = shares.iter().map(|s| s.pinned + s.slots).collect();
+        let mut free: Vec<u64> = shares.iter().map(|s| s.resident + s.slots).collect();
         let mut lru = Lru::new();
         lru.grow(items.len());
         let mut at: Vec<Option<usize>> = vec![None; items.len()];

@@ -21,8 +21,8 @@ pub(super) fn resident(items: &[Item], room: &Room) -> Option<Layout> {
     let mut shares = vec![room.share(); domains as usize];
     let mut places = Vec::with_capacity(items.len());
     for (group, domain) in groups.iter().zip(cuts) {
-        shares[domain].pinned += items[group.clone()].iter().map(Item::bytes).sum::<u64>();
-        places.extend(group.clone().map(|_| Place::Pinned(DomainId(domain as u8))));
+        shares[domain].resident += items[group.clone()].iter().map(Item::bytes).sum::<u64>();
+        places.extend(group.clone().map(|_| Place::Resident(DomainId(domain as u8))));
     }
     Some(Layout { domains: shares, classes: Vec::new(), places })
 }
@@ -56,8 +56,8 @@ pub(super) fn balance(sizes: &[u64], domains: u64, limit: u64) -> Vec<usize> {
     cut(sizes, high, domains).unwrap_or_else(|| vec![0; sizes.len()])
 }
 
-/// A part pinned, the rest through a ring in the last domain. The domains before it hold whole
-/// layers from the start of the pass; in the last one pinned and streamed weights alternate.
+/// A part resident, the rest through a ring in the last domain. The domains before it hold whole
+/// layers from the start of the pass; in the last one resident and streamed weights alternate.
 pub(super) fn mixed(items: &[Item], room: &Room) -> Option<Layout> {
     (1..=u64::from(room.domains))
         .filter_map(|domains| mixed_in(items, room, domains))
@@ -74,27 +74,27 @@ fn mixed_in(items: &[Item], room: &Room, domains: u64) -> Option<(u64, Layout)> 
     let mut domain = 0;
     for group in groups(items) {
         let size: u64 = items[group.clone()].iter().map(Item::bytes).sum();
-        while domain < last && shares[domain].pinned + size > room.per_domain {
+        while domain < last && shares[domain].resident + size > room.per_domain {
             domain += 1;
         }
         if domain == last || size > left {
             break;
         }
-        shares[domain].pinned += size;
+        shares[domain].resident += size;
         left -= size;
-        places.extend(group.map(|_| Place::Pinned(DomainId(domain as u8))));
+        places.extend(group.map(|_| Place::Resident(DomainId(domain as u8))));
     }
-    if shares[..last].iter().any(|s| s.pinned == 0) {
+    if shares[..last].iter().any(|s| s.resident == 0) {
         // Fewer domains do the same.
         return None;
     }
     let rest: Vec<&Item> = items[places.len()..].iter().collect();
     let ring = Ring::choose(&rest, left.min(room.per_domain), room)?;
     let id = DomainId(last as u8);
-    shares[last].pinned += ring.kept_bytes;
+    shares[last].resident += ring.kept_bytes;
     shares[last].slots = ring.slot * u64::from(room.ring);
     places.extend(ring.parts.iter().map(|parts| match parts {
-        None => Place::Pinned(id),
+        None => Place::Resident(id),
         Some(parts) => Place::Slot(ClassId(0), *parts),
     }));
     let class = Class { domain: id, slot: ring.slot, slots: room.ring };

@@ -1,4 +1,4 @@
-//! Mixtures: what every token needs is pinned, experts share slots of their size.
+//! Mixtures: what every token needs is resident, experts share slots of their size.
 
 use std::collections::BTreeMap;
 
@@ -53,17 +53,17 @@ fn place_domain(
     // Places of the dense weights: all stay, or some go through a ring of their own.
     let dense_left = each.checked_sub(least)?;
     let dense_places: Vec<Place> = if bytes <= dense_left {
-        layout.domains[domain].pinned = bytes;
-        vec![Place::Pinned(id); dense.len()]
+        layout.domains[domain].resident = bytes;
+        vec![Place::Resident(id); dense.len()]
     } else {
         let ring = Ring::choose(&dense, dense_left, room)?;
-        layout.domains[domain].pinned = ring.kept_bytes;
+        layout.domains[domain].resident = ring.kept_bytes;
         let class = add_class(layout, ring.slot, room.ring);
-        let place = |p: &Option<u32>| p.map_or(Place::Pinned(id), |n| Place::Slot(class, n));
+        let place = |p: &Option<u32>| p.map_or(Place::Resident(id), |n| Place::Slot(class, n));
         ring.parts.iter().map(place).collect()
     };
     let share = layout.domains[domain];
-    let slots = slots(&experts, each - share.pinned - share.slots, room)?;
+    let slots = slots(&experts, each - share.resident - share.slots, room)?;
     let mut classes = Vec::with_capacity(slots.len());
     for &(bytes, slot, count) in &slots {
         classes.push((bytes, slot, add_class(layout, slot, count)));
@@ -72,7 +72,7 @@ fn place_domain(
     for item in items {
         let expert = item.expert.and_then(|_| classes.iter().find(|c| c.0 == item.bytes()));
         let place = match expert {
-            None => dense_places.next().unwrap_or(Place::Pinned(id)),
+            None => dense_places.next().unwrap_or(Place::Resident(id)),
             Some(&(_, slot, class)) => Place::Slot(class, item.parts(slot)?.count()),
         };
         layout.places.push(place);

@@ -1,7 +1,7 @@
 //! Where each weight of a model will be, and what a pass will cost, before anything runs.
 //!
 //! From the weights in order of use and a [`Board`], [`Plan::new`] decides between three modes:
-//! everything resident, in as many domains as it takes; a part pinned and the rest streamed
+//! everything resident, in as many domains as it takes; a part resident and the rest streamed
 //! through a ring; or everything streamed. Layers are kept whole within a domain and the domains
 //! are filled evenly, so that a pass goes through them in order and enters each once. Scratch and
 //! headroom are counted in every domain. The experts of a mixture get slots of their size.
@@ -28,7 +28,7 @@ mod dense;
 mod experts;
 mod item;
 mod keep;
-mod several;
+mod several_models;
 mod show;
 
 pub use apply::{Part, Placed};
@@ -76,15 +76,15 @@ pub enum Mode {
 /// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
 /// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
 /// # let plan = Plan::new("16 MiB", &items, &Board::single_domain(8 << 20))?;
-/// let pinned = plan.places.iter().filter(|place| matches!(place, Place::Pinned(_)));
-/// assert_eq!(pinned.count(), 4);
+/// let resident = plan.places.iter().filter(|place| matches!(place, Place::Resident(_)));
+/// assert_eq!(resident.count(), 4);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Place {
     /// In a buffer of its own, for good.
-    Pinned(DomainId),
+    Resident(DomainId),
     /// In the slots of a class, when it is needed; in this many parts.
     Slot(ClassId, u32),
 }
@@ -120,13 +120,13 @@ pub struct Class {
 /// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
 /// # let plan = Plan::new("16 MiB", &items, &Board::single_domain(8 << 20))?;
 /// let share = plan.domains[0];
-/// assert_eq!((share.pinned, share.slots), (4 << 20, 4 << 20));
+/// assert_eq!((share.resident, share.slots), (4 << 20, 4 << 20));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
     /// Weights that stay.
-    pub pinned: u64,
+    pub resident: u64,
     /// Slots.
     pub slots: u64,
     /// Register commands, activations and results.
@@ -182,7 +182,7 @@ impl Plan {
     /// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
     /// # let plan = Plan::new("16 MiB", &items, &Board::single_domain(8 << 20))?;
     /// // One weight in four stays: what is streamed is spread evenly between.
-    /// let stay: Vec<usize> = (0..16).filter(|&i| matches!(plan.places[i], Place::Pinned(_))).collect();
+    /// let stay: Vec<usize> = (0..16).filter(|&i| matches!(plan.places[i], Place::Resident(_))).collect();
     /// assert_eq!(stay.len(), 4);
     /// assert!(stay.windows(2).all(|pair| pair[1] - pair[0] == 4));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -207,7 +207,7 @@ impl Plan {
             dense::mixed(items, room)?
         };
         let Layout { domains, classes, places } = layout;
-        let any = |pinned| places.iter().any(|p| matches!(p, Place::Pinned(_)) == pinned);
+        let any = |resident| places.iter().any(|p| matches!(p, Place::Resident(_)) == resident);
         let mode = match (any(true), any(false)) {
             (_, false) => Mode::Resident,
             (true, true) => Mode::Mixed,
@@ -230,7 +230,7 @@ impl Plan {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn device_bytes(&self) -> u64 {
-        self.domains.iter().map(|d| d.pinned + d.slots + d.scratch).sum()
+        self.domains.iter().map(|d| d.resident + d.slots + d.scratch).sum()
     }
 
     /// Domain in which a weight is used.
@@ -248,7 +248,7 @@ impl Plan {
     /// ```
     pub fn domain_of(&self, place: Place) -> DomainId {
         match place {
-            Place::Pinned(domain) => domain,
+            Place::Resident(domain) => domain,
             Place::Slot(class, _) => self.classes[class.index()].domain,
         }
     }
@@ -293,7 +293,7 @@ impl Room {
     }
 
     fn share(&self) -> Share {
-        Share { pinned: 0, slots: 0, scratch: self.scratch, headroom: self.headroom }
+        Share { resident: 0, slots: 0, scratch: self.scratch, headroom: self.headroom }
     }
 }
 

@@ -28,20 +28,20 @@ impl fmt::Display for Mode {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let pinned = self.places.iter().filter(|p| matches!(p, Place::Pinned(_))).count();
+        let resident = self.places.iter().filter(|p| matches!(p, Place::Resident(_))).count();
         writeln!(
             f,
-            "{} on {}: {}, {} in {} weights, {} pinned, {} of device memory",
+            "{} on {}: {}, {} in {} weights, {} resident, {} of device memory",
             self.model,
             self.board.name,
             self.mode,
             Size(self.bytes),
             self.places.len(),
-            pinned,
+            resident,
             Size(self.device_bytes())
         )?;
         for (i, share) in self.domains.iter().enumerate() {
-            write!(f, "  domain {i:>2}: {:>10} pinned", Size(share.pinned))?;
+            write!(f, "  domain {i:>2}: {:>10} resident", Size(share.resident))?;
             for class in self.classes.iter().filter(|c| c.domain.index() == i) {
                 write!(f, ", {} slots of {}", class.slots, Size(class.slot))?;
             }

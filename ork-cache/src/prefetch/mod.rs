@@ -167,7 +167,7 @@ fn fetch<'a, B: Backend>(
         None
     };
     if let Some(domain) = domain
-        && !state.exclusion.call_ahead(domain.0.into())
+        && !state.turns.call_ahead(domain.0.into())
     {
         return shared.rest(state);
     }
@@ -188,7 +188,7 @@ fn fetch<'a, B: Backend>(
         Ok(Step::Free(slot)) => shared.free(state, slot),
         _ => state,
     };
-    if domain.is_some() && state.exclusion.end_call() {
+    if domain.is_some() && state.turns.end_call() {
         shared.wake(&mut state);
     }
     if full { shared.rest(state) } else { state }

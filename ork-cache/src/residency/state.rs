@@ -19,7 +19,7 @@ pub struct WeightSpec {
 pub enum Home {
     /// A buffer of its own size that others may take the room of.
     Own,
-    /// A buffer of its own, never evicted once loaded: the pinned part of a plan.
+    /// A buffer of its own, never evicted once loaded: the resident part of a plan.
     Fixed,
     /// One of the slots of a class: the ring, or the slots of experts.
     Class(ClassId),

@@ -1,6 +1,6 @@
 //! Where the bytes of weights come from: a pack, or a model that is quantised as it is used.
 
-mod columns;
+mod column_range;
 mod from_model;
 
 use std::sync::OnceLock;
@@ -12,7 +12,7 @@ use ork_weights::quantise::{QuantiseError, Tier};
 use rknpu_sys::layout::Layout;
 use rustix::fs::{Advice, fadvise};
 
-use columns::copy_columns;
+use column_range::copy_columns;
 use from_model::{FromModel, Made};
 
 use crate::plan::Item;

@@ -77,7 +77,7 @@ pub(crate) struct ModelFile {
 
 impl ModelFile {
     pub(crate) fn open(path: &Path, read: Read) -> Result<ModelFile, ModelError> {
-        let (file, stat) = crate::file::open(path).map_err(ModelError::io("open", path))?;
+        let (file, stat) = crate::regular_file::open(path).map_err(ModelError::io("open", path))?;
         let direct = match read {
             Read::Buffered => None,
             Read::Direct => direct(path),

@@ -29,7 +29,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod columns;
 mod error;
 mod file;
 pub mod gguf;
@@ -41,6 +40,7 @@ mod safetensors;
 mod select;
 mod shards;
 pub mod synth;
+mod transposed;
 
 pub use error::ModelError;
 pub use file::{ParseReadError, Read};
@@ -394,7 +394,7 @@ impl Model {
         };
         let done = match weight.by_input {
             false => file.with(start..start + weight.channel_bytes() * u64::from(count), work),
-            true => columns::read(file, weight, &channels).map(|rows| work(&rows)),
+            true => transposed::read(file, weight, &channels).map(|rows| work(&rows)),
         };
         done.map_err(|error| file.failed(format!("weight {:?}", weight.name), start, error))?
             .map_err(ModelError::quantise(&weight.name))

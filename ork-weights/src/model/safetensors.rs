@@ -57,7 +57,7 @@ impl Shards {
 /// Reads an index.
 pub(super) fn shards(path: &Path) -> Result<Shards, ModelError> {
     let refuse = |reason: String| ModelError::Index { path: path.to_owned(), reason };
-    let (file, stat) = crate::file::open(path).map_err(ModelError::io("open", path))?;
+    let (file, stat) = crate::regular_file::open(path).map_err(ModelError::io("open", path))?;
     let length = stat.len();
     if length > MAX_INDEX {
         return Err(refuse(format!("{length} bytes are too many for an index of shards")));

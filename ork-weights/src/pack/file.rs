@@ -41,7 +41,7 @@ impl PackFile {
     /// # Errors
     /// [`PackError::Io`].
     pub fn open(path: &Path) -> Result<PackFile> {
-        let (file, _) = crate::file::open(path).map_err(PackError::io("open", path))?;
+        let (file, _) = crate::regular_file::open(path).map_err(PackError::io("open", path))?;
         PackFile::from_file(file, path)
     }
 

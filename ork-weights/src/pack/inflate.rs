@@ -5,7 +5,7 @@ use rknpu_sys::layout::{Layout, Precision};
 
 use super::format::o4n1::Codebook;
 use crate::simd::{Kernel, Machine, dispatch};
-use crate::tile::{Columns, Threads, gather, prefers_non_temporal};
+use crate::tile::{Threads, TilesMut, gather, prefers_non_temporal};
 
 /// Codes, two a byte with the even one low, to values; `out` is twice as long as `codes`.
 pub(crate) fn inflate(codebook: Codebook, codes: &[u8], out: &mut [u8]) {
@@ -51,7 +51,7 @@ pub(crate) fn inflate_tiled(
     let k = layout.k() as usize;
     let per_tile = k * layout.precision().tile_width() as usize;
     let non_temporal = prefers_non_temporal(out.len());
-    let mut columns = Columns::split(layout, out);
+    let mut columns = TilesMut::split(layout, out);
     let tiles = columns.par_tiles().zip(rows.par_chunks_exact(per_tile / 2));
     tiles.with_min_len(threads.least()).for_each_init(
         || vec![0; per_tile],

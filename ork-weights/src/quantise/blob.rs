@@ -1,6 +1,6 @@
 //! A weight as a pack stores it.
 
-use super::pack::{compact, pack};
+use super::whole::{compact, pack};
 use super::{Quality, QuantiseError, Recipe, Rows, Tier};
 use crate::pack::o4n1_header;
 use rknpu_sys::layout::{Layout, Precision};

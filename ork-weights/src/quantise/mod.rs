@@ -50,19 +50,19 @@ mod hadamard;
 mod int4;
 mod int8;
 mod nf4;
-mod pack;
 mod quality;
 mod rows;
 mod tier;
+mod whole;
 
 pub(crate) use blob::stored_layout;
 pub use blob::{blob_bytes, blob_scales, encode};
 pub use hadamard::{block_of, rotate};
-pub use pack::quantise;
 pub use quality::Quality;
 pub use rows::Rows;
 pub(crate) use rows::length;
 pub use tier::{ParseTierError, Tier};
+pub use whole::quantise;
 
 use crate::simd::Machine;
 use rknpu_sys::layout::LayoutError;

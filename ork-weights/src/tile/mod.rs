@@ -23,10 +23,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod columns;
 mod runs;
+mod tiles_mut;
 
-pub(crate) use columns::Columns;
+pub(crate) use tiles_mut::TilesMut;
 
 use crate::simd::dispatch;
 use rayon::prelude::*;
@@ -125,14 +125,14 @@ pub fn tile(layout: &Layout, rows: &[u8], out: &mut [u8]) -> Result<(), TileErro
 /// in the last one beside the rows that it is made of. Measured: up to half of that cache for both,
 /// plain stores are faster, by up to 1.6 times; above it those past the caches, by up to 3 times.
 pub(crate) fn prefers_non_temporal(bytes: usize) -> bool {
-    cfg!(target_arch = "x86_64") && bytes > crate::machine::last_cache() / 4
+    cfg!(target_arch = "x86_64") && bytes > crate::last_cache::bytes() / 4
 }
 
 /// [`tile`] of buffers that fit; with `non_temporal` written past the caches.
 fn tile_checked(layout: &Layout, rows: &[u8], out: &mut [u8], non_temporal: bool) {
     let stride = row_bytes(layout);
     let per_tile = stride * layout.precision().tile_width() as usize;
-    Columns::split(layout, out)
+    TilesMut::split(layout, out)
         .par_tiles()
         .zip(rows.par_chunks_exact(per_tile))
         .for_each(|(parts, rows)| gather(layout.precision(), rows, stride, parts, non_temporal));
@@ -191,7 +191,7 @@ pub(crate) fn untile_on(
     let per_tile = stride * layout.precision().tile_width() as usize;
     let tiles = rows.par_chunks_exact_mut(per_tile).with_min_len(threads.least());
     tiles.enumerate().for_each(|(index, rows)| {
-        let parts = columns::parts(layout, tiled, index);
+        let parts = tiles_mut::parts(layout, tiled, index);
         match layout.precision() {
             Precision::Int4 => dispatch(Scatter::<16, _> { rows, stride, parts }),
             Precision::Int8 => dispatch(Scatter::<32, _> { rows, stride, parts }),

@@ -6,8 +6,8 @@ use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ork_cache::config::Environment;
-use ork_cache::trace::Recorder;
+use ork_cache::environment::Environment;
+use ork_cache::timeline::Recorder;
 use ork_cache::{Setup, Store};
 use ork_weights::model::Model;
 use ork_weights::pack::{Pack, PackFile, PackWriter, WriterOptions, verify};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ork_cache::config::Environment;
+use ork_cache::environment::Environment;
 use ork_weights::convert::{
     ConvertError, Imatrix, Options, Report as Converted, TierChoice, convert,
 };

@@ -129,7 +129,7 @@ fn residency(items: &[Item], plan: &Plan) -> Vec<html::Domain> {
         .iter()
         .map(|share| html::Domain {
             capacity: plan.board.domain_bytes,
-            pinned: share.pinned,
+            resident: share.resident,
             slots: share.slots,
             scratch: share.scratch,
             cells: Vec::new(),
@@ -140,7 +140,7 @@ fn residency(items: &[Item], plan: &Plan) -> Vec<html::Domain> {
             name: item.name.to_string(),
             bytes: item.bytes(),
             place: match place {
-                Place::Pinned(_) => html::Place::Pinned,
+                Place::Resident(_) => html::Place::Resident,
                 Place::Slot(_, parts) => html::Place::Streamed(parts),
             },
         };

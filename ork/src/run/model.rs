@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ork_cache::Store;
-use ork_cache::trace::Recorder;
+use ork_cache::timeline::Recorder;
 use ork_cache::{Part, Placed};
 use ork_cache::{Visit, WeightId};
 use rknpu::Precision;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ork_cache::Prefetcher;
 use ork_cache::Stats;
-use ork_cache::trace::{DEMAND, PREFETCH, Recorder};
+use ork_cache::timeline::{DEMAND, PREFETCH, Recorder};
 use ork_cache::{Cache, DomainId, WeightId};
 use ork_cache::{Note, Opened, Setup, Store};
 use rknpu::{Device, Matmul, Precision};
@@ -250,9 +250,9 @@ impl Session {
                 let Some(domain) = domains.get_mut(first.domain.index()) else { continue };
                 let bytes = parts.iter().map(|part| part.layout.bytes()).sum();
                 let stays = first.is_resident();
-                domain.pinned += if stays { bytes } else { 0 };
+                domain.resident += if stays { bytes } else { 0 };
                 let place = match stays {
-                    true => html::Place::Pinned,
+                    true => html::Place::Resident,
                     false => html::Place::Streamed(parts.len() as u32),
                 };
                 let name = model.store.items()[first.item].name.to_string();
@@ -260,7 +260,7 @@ impl Session {
             }
         }
         for (domain, limit) in domains.iter_mut().zip(limits.domains) {
-            domain.slots = limit.saturating_sub(domain.pinned);
+            domain.slots = limit.saturating_sub(domain.resident);
         }
         domains
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ork_cache::trace::Recorder;
+use ork_cache::timeline::Recorder;
 use ork_cache::{Cache, DomainId, Visit};
 
 use super::engine::Engine;

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ork_cache::config::Environment;
+use ork_cache::environment::Environment;
 use ork_weights::pack::Identity;
 use ork_weights::quantise::Tier;
 

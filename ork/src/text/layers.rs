@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ork_cache::Store;
-use ork_cache::config::Environment;
+use ork_cache::environment::Environment;
 use ork_linear::{Depth, Layers, Setup};
 use ork_llm::{LinearError, Linears, Product, Weight};
 use ork_weights::model::OpenOptions;

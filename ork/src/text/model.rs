@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ork_cache::config::Environment;
+use ork_cache::environment::Environment;
 use ork_linear::Depth;
 use ork_llm::{
     ChatTemplate, Decoder, DraftModel, Linears, Message, Ngrams, Reference, Session, Tokenizer,

@@ -1,8 +1,8 @@
 //! The calls of the driver and those of the DRM core that belong to them.
 
 mod action;
-mod core;
 mod create;
+mod drm_core;
 mod handles;
 mod mmap;
 mod prime;
@@ -188,9 +188,9 @@ fn handler(call: &Call<'_>, nr: u8, node: Node) -> Result<Handler, Errno> {
         0x43 => handler!(MemMap, words::MEM_MAP, uapi::MemMap, mmap::map_offset),
         0x44 => handler!(MemDestroy, words::MEM_DESTROY, uapi::MemDestroy, handles::destroy),
         0x45 => handler!(MemSync, words::MEM_SYNC, uapi::MemSync, sync::sync),
-        0x00 => handler!(Version, words::DRM_VERSION, drm::Version, core::version),
+        0x00 => handler!(Version, words::DRM_VERSION, drm::Version, drm_core::version),
         0x09 => handler!(GemClose, words::GEM_CLOSE, drm::GemClose, handles::gem_close),
-        0x0c => handler!(GetCap, core::GET_CAP, core::Cap, core::get_cap),
+        0x0c => handler!(GetCap, drm_core::GET_CAP, drm_core::Cap, drm_core::get_cap),
         0x01 => handler!(Other, roles::GET_UNIQUE, roles::Unique, roles::get_unique),
         0x02 => handler!(Other, roles::GET_MAGIC, roles::Magic, roles::get_magic),
         0x05 => handler!(Other, roles::GET_CLIENT, roles::Client, roles::get_client),
@@ -208,14 +208,14 @@ fn handler(call: &Call<'_>, nr: u8, node: Node) -> Result<Handler, Errno> {
             handler!(PrimeFdToHandle, words::PRIME_FD_TO_HANDLE, drm::PrimeHandle, prime::import)
         }
         0xb2 if node == Node::Card => {
-            handler!(CreateDumb, core::CREATE_DUMB, core::Dumb, core::create_dumb)
+            handler!(CreateDumb, drm_core::CREATE_DUMB, drm_core::Dumb, drm_core::create_dumb)
         }
         0xb3 if node == Node::Card => {
-            handler!(MemMap, core::MAP_DUMB, uapi::MemMap, mmap::map_offset)
+            handler!(MemMap, drm_core::MAP_DUMB, uapi::MemMap, mmap::map_offset)
         }
         0xb4 if node == Node::Card => {
-            handler!(GemClose, core::DESTROY_DUMB, core::DumbHandle, core::destroy_dumb)
+            handler!(GemClose, drm_core::DESTROY_DUMB, drm_core::DumbHandle, drm_core::destroy_dumb)
         }
-        _ => return Err(core::refusal(nr, node)),
+        _ => return Err(drm_core::refusal(nr, node)),
     })
 }

@@ -3,7 +3,7 @@
 
 use rknpu_sys::regs::{Field, cna, core, dpu};
 
-use super::fault::Fault;
+use super::refusal::Refusal;
 use super::registers::Registers;
 
 /// Register, value, meaning.
@@ -64,7 +64,7 @@ const POINTER: Field = Field::new(3, 0);
 const KERNEL_GROUPS: Field = Field::new(23, 16);
 
 /// Checks all of them.
-pub(super) fn check(r: &Registers) -> Result<(), Fault> {
+pub(super) fn check(r: &Registers) -> Result<(), Refusal> {
     for (register, value, why) in FIXED {
         r.expect(register, value, why)?;
     }

@@ -4,9 +4,9 @@ use super::cube::{ATOM, Cube};
 use super::dot::Blocks;
 use super::dot::int8::Path;
 use super::dot::{fp16, int4};
-use super::fault::Fault;
 use super::matmul::{Kind, Matmul};
 use super::output;
+use super::refusal::Refusal;
 use super::weights::K_BLOCK;
 use crate::engine::{Bus, BusFault, Unit};
 
@@ -33,8 +33,8 @@ impl Scratch {
         matmul: &Matmul,
         bus: &mut dyn Bus,
         program: u32,
-    ) -> Result<(), Fault> {
-        let access = |what| move |fault: BusFault| Fault::Access { program, what, fault };
+    ) -> Result<(), Refusal> {
+        let access = |what| move |fault: BusFault| Refusal::Access { program, what, fault };
         self.compute(matmul, &*bus, access)?;
         let output = &matmul.output;
         let (base, staging) = (u64::from(output.base), &self.staging);
@@ -54,12 +54,12 @@ impl Scratch {
     }
 
     /// Reads what `matmul` multiplies, and leaves the results in `staging`.
-    fn compute<F: Fn(BusFault) -> Fault>(
+    fn compute<F: Fn(BusFault) -> Refusal>(
         &mut self,
         matmul: &Matmul,
         bus: &dyn Bus,
         access: impl Fn(&'static str) -> F,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Refusal> {
         let rows = read_rows(matmul, bus, &mut self.rows).map_err(access("reading the input"))?;
         let fetch = if matmul.weights.resident { Bus::kept } else { Bus::read };
         let weights =

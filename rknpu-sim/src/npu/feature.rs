@@ -3,8 +3,8 @@
 use rknpu_sys::regs::cna;
 
 use super::cube::{ATOM, Cube};
-use super::fault::Fault;
 use super::matmul::aligned;
+use super::refusal::Refusal;
 use super::registers::Registers;
 
 /// A line of one pixel, in the 4-byte units of an input that is not row-major.
@@ -16,7 +16,7 @@ const LINE_OF_ONE_PIXEL: u32 = 4;
 /// and a row lies in one piece. Without it, a row is one atom in each of many planes, and a plane's
 /// pitch in atoms is the sum of line stride and surface stride; int4 batches are the exception, their
 /// rows lie in one piece at a pitch of DMA_CON1 × 16. Inferred from programs that run on boards.
-pub(super) fn cube(r: &Registers, m: u32, row_bytes: u32, batch: bool) -> Result<Cube, Fault> {
+pub(super) fn cube(r: &Registers, m: u32, row_bytes: u32, batch: bool) -> Result<Cube, Refusal> {
     r.only(cna::DMA_CON1, &[cna::DMA_CON1_LINE_STRIDE])?;
     r.only(cna::DMA_CON2, &[cna::DMA_CON2_SURF_STRIDE])?;
     let base = aligned(r, cna::FEATURE_DATA_ADDR)?;

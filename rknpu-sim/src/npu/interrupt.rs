@@ -2,7 +2,7 @@
 
 use rknpu_sys::regs::INT_DPU;
 
-use super::fault::Fault;
+use super::refusal::Refusal;
 use crate::engine::{Outcome, Run, Start};
 
 /// Bits that a matmul raises on the way to its end, by block: input, weights, sequencer, array. Each
@@ -26,7 +26,7 @@ pub(super) fn raise(start: &Start, busy_ns: u64) -> Run {
         .map(|pair| pair & group & start.int_mask)
         .find(|bits| *bits != 0);
     let Some(int_status) = event else {
-        let fault = Fault::NoInterrupt { mask: start.int_mask, raised: INT_DPU & group };
+        let fault = Refusal::NoInterrupt { mask: start.int_mask, raised: INT_DPU & group };
         let task_counter = start.tasks;
         return Run { outcome: Outcome::Hang { task_counter }, findings: vec![fault.to_string()] };
     };

@@ -3,7 +3,7 @@
 use rknpu_sys::regs::{CBUF_BANK_BYTES, CBUF_BANKS, Field, Format, cna, core, dpu};
 
 use super::cube::Cube;
-use super::fault::Fault;
+use super::refusal::Refusal;
 use super::registers::Registers;
 use super::weights::{K_BLOCK, Weights};
 use super::{constants, feature, output};
@@ -74,7 +74,7 @@ pub(super) struct Matmul {
 impl Matmul {
     /// Reads and validates the registers. `before` is the program run before in this job, for CBUF
     /// contents that are kept.
-    pub(super) fn decode(r: &Registers, before: Option<&Matmul>) -> Result<Matmul, Fault> {
+    pub(super) fn decode(r: &Registers, before: Option<&Matmul>) -> Result<Matmul, Refusal> {
         constants::check(r)?;
         let kind = kind(r)?;
         let height = r.field(cna::DATA_SIZE0, cna::DATA_SIZE0_HEIGHT);
@@ -121,7 +121,7 @@ impl Matmul {
     }
 
     /// What CBUF is said to hold already must be what the program before brought in.
-    fn kept(&self, r: &Registers, before: Option<&Matmul>) -> Result<(), Fault> {
+    fn kept(&self, r: &Registers, before: Option<&Matmul>) -> Result<(), Refusal> {
         let same_weights = before.is_some_and(|b| {
             Weights { resident: false, ..b.weights } == Weights { resident: false, ..self.weights }
         });
@@ -143,7 +143,7 @@ impl Matmul {
 
     /// Results go out while later rows and weights are still coming in; and operands that lie on the
     /// program are a sign of addresses that belong to another domain.
-    fn overlaps(&self, r: &Registers) -> Result<(), Fault> {
+    fn overlaps(&self, r: &Registers) -> Result<(), Refusal> {
         let range = |base: u32, len: u64| u64::from(base)..u64::from(base) + len;
         let program = ("program", r.program());
         let input = ("input", range(self.input.base, self.input.extent()));
@@ -171,7 +171,7 @@ impl Matmul {
 }
 
 /// An address register; the NPU moves 16-byte atoms.
-pub(super) fn aligned(r: &Registers, register: u16) -> Result<u32, Fault> {
+pub(super) fn aligned(r: &Registers, register: u16) -> Result<u32, Refusal> {
     let address = r.get(register);
     if address == 0 || !address.is_multiple_of(rknpu_sys::regs::ATOM_BYTES) {
         return Err(r.unexpected(register, "an IOVA above 0, a multiple of 16".into()));
@@ -180,7 +180,7 @@ pub(super) fn aligned(r: &Registers, register: u16) -> Result<u32, Fault> {
 }
 
 /// The formats of array and output stage, which must agree.
-fn kind(r: &Registers) -> Result<Kind, Fault> {
+fn kind(r: &Registers) -> Result<Kind, Refusal> {
     use Format::{Fp16, Fp32, Int4, Int8, Int16, Int32};
     let format = |register, field: Field| Format::from_code(r.field(register, field));
     let formats = [
@@ -226,7 +226,7 @@ fn kind(r: &Registers) -> Result<Kind, Fault> {
     Ok(kind)
 }
 
-fn requant(r: &Registers) -> Result<Requant, Fault> {
+fn requant(r: &Registers) -> Result<Requant, Refusal> {
     r.only(dpu::OUT_CVT_SCALE, &[dpu::OUT_CVT_SCALE_MULTIPLIER])?;
     let shift = r.get(dpu::OUT_CVT_SHIFT);
     if shift > 62 {
@@ -237,7 +237,7 @@ fn requant(r: &Registers) -> Result<Requant, Fault> {
 }
 
 /// Registers that repeat height, K and N must agree.
-fn sizes(r: &Registers, height: u32, k: u32, n: u32, row_bytes: u32) -> Result<(), Fault> {
+fn sizes(r: &Registers, height: u32, k: u32, n: u32, row_bytes: u32) -> Result<(), Refusal> {
     r.expect(cna::DATA_SIZE0, cna::DATA_SIZE0_WIDTH.put(1) | height, "width 1 and the rows")?;
     r.expect(cna::FC_DATA_SIZE0, r.get(cna::DATA_SIZE0), "as DATA_SIZE0")?;
     r.expect(
@@ -260,7 +260,7 @@ fn sizes(r: &Registers, height: u32, k: u32, n: u32, row_bytes: u32) -> Result<(
 }
 
 /// Limits of a batch of int4 rows, found by trial on boards.
-fn int4_batch(r: &Registers, height: u32, m: u32, k: u32, n: u32) -> Result<(), Fault> {
+fn int4_batch(r: &Registers, height: u32, m: u32, k: u32, n: u32) -> Result<(), Refusal> {
     if !height.is_multiple_of(2) {
         let expected = "an even height: int4 rows are counted twice".into();
         return Err(r.unexpected(cna::DATA_SIZE0, expected));
@@ -283,7 +283,7 @@ fn int4_batch(r: &Registers, height: u32, m: u32, k: u32, n: u32) -> Result<(), 
 /// CBUF must hold all rows of the input and one tile of weights. That data banks are
 /// `ceil(rows × bytes / 32 KiB)` fits every captured program; that weights need a bank per 1024 k
 /// is inferred from the limits that public drivers found.
-fn cbuf(r: &Registers, batch: bool, m: u32, k: u32, row_bytes: u32) -> Result<(), Fault> {
+fn cbuf(r: &Registers, batch: bool, m: u32, k: u32, row_bytes: u32) -> Result<(), Refusal> {
     let data = r.field(cna::CBUF_CON0, cna::CBUF_CON0_DATA_BANK);
     let weight = r.field(cna::CBUF_CON0, cna::CBUF_CON0_WEIGHT_BANK);
     r.only(

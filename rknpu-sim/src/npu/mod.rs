@@ -26,12 +26,12 @@ mod constants;
 mod cube;
 mod dot;
 mod execute;
-mod fault;
 mod feature;
 mod interrupt;
 mod matmul;
 mod output;
 mod program;
+mod refusal;
 mod registers;
 mod timing;
 mod weights;
@@ -39,9 +39,9 @@ mod weights;
 use std::sync::{Mutex, PoisonError};
 
 use execute::Scratch;
-use fault::Fault;
 use matmul::Matmul;
 use program::Next;
+use refusal::Refusal;
 use rknpu_sys::regs::CORES;
 
 pub use timing::Timing;
@@ -101,7 +101,7 @@ impl Npu {
     }
 
     /// Runs the chain; on a fault also says how many tasks were done.
-    fn chain(&self, start: &Start, bus: &mut dyn Bus) -> Result<u64, (u32, Fault)> {
+    fn chain(&self, start: &Start, bus: &mut dyn Bus) -> Result<u64, (u32, Refusal)> {
         let slot = &self.scratch[start.core % CORES];
         // Scratch holds no state between programs, so what a panic left in it does not matter.
         let mut scratch = slot.lock().unwrap_or_else(PoisonError::into_inner);
@@ -113,7 +113,7 @@ impl Npu {
         let mut busy_ns = self.timing.submit_floor_ns;
         if start.dma_base != 0 {
             let problem = format!("task_base_addr is {:#x}; expected 0", start.dma_base);
-            return Err((0, Fault::Shape { program: at.iova, problem }));
+            return Err((0, Refusal::Shape { program: at.iova, problem }));
         }
         for done in 0..start.tasks {
             let fail = |fault| (done, fault);
@@ -128,7 +128,7 @@ impl Npu {
                 None => {
                     let (done, tasks) = (done + 1, start.tasks);
                     // The counter goes up when the next program starts: boards show 0 here.
-                    return Err((done - 1, Fault::ChainEnds { program: at.iova, done, tasks }));
+                    return Err((done - 1, Refusal::ChainEnds { program: at.iova, done, tasks }));
                 }
             }
         }

@@ -4,8 +4,8 @@ use half::f16;
 use rknpu_sys::regs::{Field, dpu};
 
 use super::cube::{ATOM, Cube};
-use super::fault::Fault;
 use super::matmul::{Kind, Requant, aligned};
+use super::refusal::Refusal;
 use super::registers::Registers;
 
 /// [`dpu::BS_OW_CFG`]: output size code, three times.
@@ -22,7 +22,13 @@ const BATCH_ATOMS: usize = 8;
 /// Atom `a` of row `m` goes to `a × surface stride + m × (1 + notch)` atoms: a surface stride of 1
 /// with a notch of a row makes row-major, one of M without a notch makes planes. A batch of int4 rows
 /// is written at four times its pitch in blocks of 64 channels, as public drivers found.
-pub(super) fn cube(r: &Registers, kind: Kind, m: u32, n: u32, batch: bool) -> Result<Cube, Fault> {
+pub(super) fn cube(
+    r: &Registers,
+    kind: Kind,
+    m: u32,
+    n: u32,
+    batch: bool,
+) -> Result<Cube, Refusal> {
     let base = aligned(r, dpu::DST_BASE_ADDR)?;
     r.only(dpu::DST_SURF_STRIDE, &[dpu::DST_SURF_STRIDE_ATOMS])?;
     r.only(dpu::DATA_CUBE_NOTCH_ADDR, &[dpu::NOTCH_0, dpu::NOTCH_1])?;
@@ -70,7 +76,7 @@ pub(super) fn cube(r: &Registers, kind: Kind, m: u32, n: u32, batch: bool) -> Re
 }
 
 /// The registers that repeat the pitch of a row.
-fn consistent(r: &Registers, cube: &Cube, n: u32, per_atom: u32) -> Result<(), Fault> {
+fn consistent(r: &Registers, cube: &Cube, n: u32, per_atom: u32) -> Result<(), Refusal> {
     let row_major = cube.run == cube.atoms && cube.rows > 1;
     let low = r.field(dpu::DATA_CUBE_NOTCH_ADDR, dpu::NOTCH_0);
     let high = r.field(dpu::DATA_CUBE_NOTCH_ADDR, dpu::NOTCH_1);
@@ -97,7 +103,7 @@ fn consistent(r: &Registers, cube: &Cube, n: u32, per_atom: u32) -> Result<(), F
 }
 
 /// The registers that say how wide results are.
-fn stage(r: &Registers, kind: Kind, surface: u32) -> Result<(), Fault> {
+fn stage(r: &Registers, kind: Kind, surface: u32) -> Result<(), Refusal> {
     let size_e = match kind {
         Kind::Int8ToInt32 | Kind::Int4ToInt16 => 7,
         Kind::Fp16ToFp32 => 3,

@@ -2,7 +2,7 @@
 
 use rknpu_sys::regs::{Block, Command, pc};
 
-use super::fault::Fault;
+use super::refusal::Refusal;
 use super::registers::Registers;
 use crate::engine::{Bus, Unit};
 
@@ -30,22 +30,22 @@ pub(super) struct Program {
 ///
 /// What follows the entry that starts the blocks is not decoded: some programs in the field state
 /// an amount that reaches into the next program's first entries.
-pub(super) fn fetch(bus: &dyn Bus, at: Next) -> Result<Program, Fault> {
+pub(super) fn fetch(bus: &dyn Bus, at: Next) -> Result<Program, Refusal> {
     let program = at.iova;
     if !program.is_multiple_of(ALIGNMENT) {
         let problem = format!("it must start on a multiple of {ALIGNMENT}");
-        return Err(Fault::Shape { program, problem });
+        return Err(Refusal::Shape { program, problem });
     }
     let entries = u64::from(at.amount) * 2 + 2;
     let bytes = bus
         .read(Unit::Pc, u64::from(program), entries * ENTRY as u64)
-        .map_err(|fault| Fault::Access { program, what: "fetching its entries", fault })?;
+        .map_err(|fault| Refusal::Access { program, what: "fetching its entries", fault })?;
     let mut registers = Registers::new(program);
     let mut next = Next { iova: 0, amount: 0 };
     let mut barrier = false;
     for (index, entry) in bytes.as_chunks::<ENTRY>().0.iter().enumerate() {
         let command = Command::from_bits(u64::from_le_bytes(*entry));
-        let reject = |problem, expected| Fault::Entry {
+        let reject = |problem, expected| Refusal::Entry {
             program,
             index: index as u32,
             bits: command.bits(),
@@ -101,5 +101,5 @@ pub(super) fn fetch(bus: &dyn Bus, at: Next) -> Result<Program, Fault> {
             }
         }
     }
-    Err(Fault::NeverStarts { program, entries: u32::try_from(entries).unwrap_or(u32::MAX) })
+    Err(Refusal::NeverStarts { program, entries: u32::try_from(entries).unwrap_or(u32::MAX) })
 }

@@ -2,7 +2,7 @@
 
 use rknpu_sys::regs::{Block, Field, cna, core, dpu};
 
-use super::fault::Fault;
+use super::refusal::Refusal;
 
 /// Lists registers by block; everything else in these blocks is undecodable.
 macro_rules! names {
@@ -95,7 +95,7 @@ impl Registers {
     }
 
     /// That `register` holds exactly `value`.
-    pub(super) fn expect(&self, register: u16, value: u32, why: &str) -> Result<(), Fault> {
+    pub(super) fn expect(&self, register: u16, value: u32, why: &str) -> Result<(), Refusal> {
         if self.get(register) == value {
             return Ok(());
         }
@@ -103,7 +103,7 @@ impl Registers {
     }
 
     /// That `register` has no bits outside `fields`.
-    pub(super) fn only(&self, register: u16, fields: &[Field]) -> Result<(), Fault> {
+    pub(super) fn only(&self, register: u16, fields: &[Field]) -> Result<(), Refusal> {
         let known = fields.iter().fold(0, |mask, field| mask | field.mask());
         if self.get(register) & !known == 0 {
             return Ok(());
@@ -112,8 +112,8 @@ impl Registers {
     }
 
     /// The fault that says what `register` holds and what was expected.
-    pub(super) fn unexpected(&self, register: u16, expected: String) -> Fault {
-        Fault::Register {
+    pub(super) fn unexpected(&self, register: u16, expected: String) -> Refusal {
+        Refusal::Register {
             program: self.program,
             register,
             name: name(register).unwrap_or("unnamed"),
@@ -124,8 +124,8 @@ impl Registers {
     }
 
     /// The fault that says what is wrong with several registers together.
-    pub(super) fn shape(&self, problem: String) -> Fault {
-        Fault::Shape { program: self.program, problem }
+    pub(super) fn shape(&self, problem: String) -> Refusal {
+        Refusal::Shape { program: self.program, problem }
     }
 }
 

@@ -277,12 +277,13 @@ fn place(command: &Command) -> Result<usize, &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::program::{AMOUNT, Matmul};
+    use crate::program::{AMOUNT, MatmulProgram};
     use rknpu_sys::layout::Precision;
 
     fn encoded(precision: Precision) -> Vec<Command> {
         let (input, weights, output) = (0xffff_0000, 0xfff0_0000, 0xffe0_0000);
-        let matmul = Matmul { precision, m: 1, k: 64, n: 64, input, weights, output, next: None };
+        let matmul =
+            MatmulProgram { precision, m: 1, k: 64, n: 64, input, weights, output, next: None };
         matmul.encode().unwrap()[..AMOUNT as usize].to_vec()
     }
 

@@ -291,7 +291,7 @@ fn bits(format: Format) -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::program::{AMOUNT, Matmul, output_bytes};
+    use crate::program::{AMOUNT, MatmulProgram, output_bytes};
     use rknpu_sys::layout::Precision;
     use rknpu_sys::regs::Command;
 
@@ -304,7 +304,8 @@ mod tests {
         changes: &[(u16, u32)],
     ) -> Result<[Extent; 3], ProgramError> {
         let [input, weights, output] = BASES;
-        let matmul = Matmul { precision, m, k: 64, n: 64, input, weights, output, next: None };
+        let matmul =
+            MatmulProgram { precision, m, k: 64, n: 64, input, weights, output, next: None };
         let mut commands: Vec<Command> = matmul.encode().unwrap()[..AMOUNT as usize].to_vec();
         for (register, value) in changes {
             for command in commands.iter_mut().filter(|c| c.register == *register) {

@@ -13,7 +13,7 @@ use rknpu_sys::regs::Command;
 
 use crate::allocation::{Allocation, Request};
 use crate::buffer::{Buffer, OnDevice};
-use crate::core::Core;
+use crate::cores::Core;
 use crate::domain::Domain;
 use crate::driver::{Access, Completion, Program, Submission, Uses};
 use crate::error::{Error, Result};
@@ -37,7 +37,7 @@ const COMMANDS: usize = 4096;
 /// here.
 ///
 /// ```
-/// use rknpu::program::Matmul;
+/// use rknpu::program::MatmulProgram;
 /// use rknpu::{Device, Job, Layout, Precision, reference};
 ///
 /// let device = Device::simulated(Default::default())?;
@@ -52,7 +52,7 @@ const COMMANDS: usize = 4096;
 ///     weights.to_device()?,
 ///     domain.alloc(32 * 4)?.to_device()?,
 /// ];
-/// let program = Matmul {
+/// let program = MatmulProgram {
 ///     precision: Precision::Int8,
 ///     m: 1, k: 32, n: 32,
 ///     input: buffers[0].iova(), weights: buffers[1].iova(), output: buffers[2].iova(),
@@ -138,7 +138,7 @@ impl Job {
     /// ```
     /// use rknpu::Job;
     ///
-    /// # use rknpu::program::Matmul;
+    /// # use rknpu::program::MatmulProgram;
     /// # use rknpu::{Layout, Precision, reference};
     /// # let device = rknpu::Device::simulated(Default::default())?;
     /// # let domain = device.domain(0)?;
@@ -149,7 +149,7 @@ impl Job {
     /// # input.as_mut_slice().fill(5);
     /// # let buffers =
     /// #     vec![input.to_device()?, weights.to_device()?, domain.alloc(128)?.to_device()?];
-    /// # let commands = Matmul {
+    /// # let commands = MatmulProgram {
     /// #     precision: Precision::Int8,
     /// #     m: 1, k: 32, n: 32,
     /// #     input: buffers[0].iova(), weights: buffers[1].iova(), output: buffers[2].iova(),
@@ -187,7 +187,7 @@ impl Job {
     /// ```
     /// use rknpu::Job;
     ///
-    /// # use rknpu::program::Matmul;
+    /// # use rknpu::program::MatmulProgram;
     /// # use rknpu::{Layout, Precision, reference};
     /// # let device = rknpu::Device::simulated(Default::default())?;
     /// # let domain = device.domain(0)?;
@@ -198,7 +198,7 @@ impl Job {
     /// # input.as_mut_slice().fill(5);
     /// # let buffers =
     /// #     vec![input.to_device()?, weights.to_device()?, domain.alloc(128)?.to_device()?];
-    /// # let commands = Matmul {
+    /// # let commands = MatmulProgram {
     /// #     precision: Precision::Int8,
     /// #     m: 1, k: 32, n: 32,
     /// #     input: buffers[0].iova(), weights: buffers[1].iova(), output: buffers[2].iova(),
@@ -219,7 +219,7 @@ impl Job {
     /// ```
     /// use rknpu::Job;
     ///
-    /// # use rknpu::program::Matmul;
+    /// # use rknpu::program::MatmulProgram;
     /// # use rknpu::{Layout, Precision, reference};
     /// # let device = rknpu::Device::simulated(Default::default())?;
     /// # let domain = device.domain(0)?;
@@ -230,7 +230,7 @@ impl Job {
     /// # input.as_mut_slice().fill(5);
     /// # let buffers =
     /// #     vec![input.to_device()?, weights.to_device()?, domain.alloc(128)?.to_device()?];
-    /// # let commands = Matmul {
+    /// # let commands = MatmulProgram {
     /// #     precision: Precision::Int8,
     /// #     m: 1, k: 32, n: 32,
     /// #     input: buffers[0].iova(), weights: buffers[1].iova(), output: buffers[2].iova(),
@@ -252,7 +252,7 @@ impl Job {
     /// ```
     /// use rknpu::Job;
     ///
-    /// # use rknpu::program::Matmul;
+    /// # use rknpu::program::MatmulProgram;
     /// # use rknpu::{Layout, Precision, reference};
     /// # let device = rknpu::Device::simulated(Default::default())?;
     /// # let domain = device.domain(0)?;
@@ -263,7 +263,7 @@ impl Job {
     /// # input.as_mut_slice().fill(5);
     /// # let buffers =
     /// #     vec![input.to_device()?, weights.to_device()?, domain.alloc(128)?.to_device()?];
-    /// # let commands = Matmul {
+    /// # let commands = MatmulProgram {
     /// #     precision: Precision::Int8,
     /// #     m: 1, k: 32, n: 32,
     /// #     input: buffers[0].iova(), weights: buffers[1].iova(), output: buffers[2].iova(),
@@ -307,7 +307,7 @@ impl Job {
     /// ```
     /// use rknpu::Job;
     ///
-    /// # use rknpu::program::Matmul;
+    /// # use rknpu::program::MatmulProgram;
     /// # use rknpu::{Layout, Precision, reference};
     /// # let device = rknpu::Device::simulated(Default::default())?;
     /// # let domain = device.domain(0)?;
@@ -318,7 +318,7 @@ impl Job {
     /// # input.as_mut_slice().fill(5);
     /// # let buffers =
     /// #     vec![input.to_device()?, weights.to_device()?, domain.alloc(128)?.to_device()?];
-    /// # let commands = Matmul {
+    /// # let commands = MatmulProgram {
     /// #     precision: Precision::Int8,
     /// #     m: 1, k: 32, n: 32,
     /// #     input: buffers[0].iova(), weights: buffers[1].iova(), output: buffers[2].iova(),
@@ -401,7 +401,7 @@ impl fmt::Debug for Job {
 /// ```
 /// use rknpu::Job;
 ///
-/// # use rknpu::program::Matmul;
+/// # use rknpu::program::MatmulProgram;
 /// # use rknpu::{Layout, Precision, reference};
 /// # let device = rknpu::Device::simulated(Default::default())?;
 /// # let domain = device.domain(0)?;
@@ -412,7 +412,7 @@ impl fmt::Debug for Job {
 /// # input.as_mut_slice().fill(5);
 /// # let buffers =
 /// #     vec![input.to_device()?, weights.to_device()?, domain.alloc(128)?.to_device()?];
-/// # let commands = Matmul {
+/// # let commands = MatmulProgram {
 /// #     precision: Precision::Int8,
 /// #     m: 1, k: 32, n: 32,
 /// #     input: buffers[0].iova(), weights: buffers[1].iova(), output: buffers[2].iova(),
@@ -442,7 +442,7 @@ impl Running {
     /// ```
     /// use rknpu::Job;
     ///
-    /// # use rknpu::program::Matmul;
+    /// # use rknpu::program::MatmulProgram;
     /// # use rknpu::{Layout, Precision, reference};
     /// # let device = rknpu::Device::simulated(Default::default())?;
     /// # let domain = device.domain(0)?;
@@ -453,7 +453,7 @@ impl Running {
     /// # input.as_mut_slice().fill(5);
     /// # let buffers =
     /// #     vec![input.to_device()?, weights.to_device()?, domain.alloc(128)?.to_device()?];
-    /// # let commands = Matmul {
+    /// # let commands = MatmulProgram {
     /// #     precision: Precision::Int8,
     /// #     m: 1, k: 32, n: 32,
     /// #     input: buffers[0].iova(), weights: buffers[1].iova(), output: buffers[2].iova(),
@@ -481,7 +481,7 @@ impl Running {
     /// ```
     /// use rknpu::Job;
     ///
-    /// # use rknpu::program::Matmul;
+    /// # use rknpu::program::MatmulProgram;
     /// # use rknpu::{Layout, Precision, reference};
     /// # let device = rknpu::Device::simulated(Default::default())?;
     /// # let domain = device.domain(0)?;
@@ -492,7 +492,7 @@ impl Running {
     /// # input.as_mut_slice().fill(5);
     /// # let buffers =
     /// #     vec![input.to_device()?, weights.to_device()?, domain.alloc(128)?.to_device()?];
-    /// # let commands = Matmul {
+    /// # let commands = MatmulProgram {
     /// #     precision: Precision::Int8,
     /// #     m: 1, k: 32, n: 32,
     /// #     input: buffers[0].iova(), weights: buffers[1].iova(), output: buffers[2].iova(),

@@ -19,11 +19,11 @@ use super::Job;
 use super::allowed::Registers;
 use super::extents::{Operand, extents};
 use crate::buffer::{Buffer, OnDevice};
-use crate::core::Core;
+use crate::cores::Core;
 use crate::device::Device;
 use crate::domain::Domain;
 use crate::error::Error;
-use crate::program::{AMOUNT, Matmul, output_bytes};
+use crate::program::{AMOUNT, MatmulProgram, output_bytes};
 
 /// Programs that are tried, unless the environment says otherwise: seconds in a debug build.
 const CASES: u32 = 10_000;
@@ -332,7 +332,7 @@ fn attempt(bench: &mut Bench, case: &Case, tally: &mut Tally) -> Result<(), Test
         buffer.iova() + ROOM - room
     });
     let Case { precision, m, k, n, .. } = *case;
-    let sound = Matmul { precision, m, k, n, input, weights, output, next: None };
+    let sound = MatmulProgram { precision, m, k, n, input, weights, output, next: None };
     let sound = sound.encode().map_err(|error| TestCaseError::fail(error.to_string()))?;
     let sound = &sound[..AMOUNT as usize];
     let mut program = sound.to_vec();

@@ -20,7 +20,7 @@ pub use outputs::{Outputs, Segment};
 pub use product::Product;
 
 use crate::buffer::{Buffer, NpuReadable, OnDevice};
-use crate::core::Cores;
+use crate::cores::Cores;
 use crate::domain::Domain;
 use crate::driver::Object;
 use crate::error::{Error, Result};

@@ -7,7 +7,7 @@ use std::ops::Range;
 use zerocopy::FromBytes;
 
 use super::element::{Element, result_bytes, sum};
-use super::plan::{Group, Plan};
+use super::plan::{ColumnGroup, Plan};
 use crate::error::{Error, Result};
 
 /// Results of some columns of a product, read in place.
@@ -44,7 +44,7 @@ pub struct Outputs<'a, E: Element> {
     /// Bytes of a core's region.
     pub(super) region: usize,
     pub(super) plan: Plan,
-    pub(super) group: Group,
+    pub(super) group: ColumnGroup,
     pub(super) element: PhantomData<fn() -> E>,
 }
 

@@ -119,7 +119,7 @@ pub(crate) struct Plan {
 
 /// Columns that one submit on each core computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Group {
+pub(crate) struct ColumnGroup {
     /// N slice.
     pub(crate) ns: u32,
     /// The slice's first column.
@@ -130,7 +130,7 @@ pub(crate) struct Group {
     width: u32,
 }
 
-impl Group {
+impl ColumnGroup {
     /// First column of the slice.
     pub(crate) fn n0(&self) -> u32 {
         self.n0
@@ -162,7 +162,7 @@ impl Plan {
     }
 
     /// The group that begins at `column`; `None` behind the last.
-    pub(crate) fn group(&self, column: u32) -> Option<Group> {
+    pub(crate) fn group(&self, column: u32) -> Option<ColumnGroup> {
         let (ns, tile) = (column / N_SLICE, self.layout.precision().tile_width());
         let slice = self.layout.slice(ns.checked_mul(self.layout.k_slices())?)?;
         let first = column.checked_sub(slice.n0)?;
@@ -170,7 +170,7 @@ impl Plan {
         // As few as possible, and equally wide.
         let groups = left.div_ceil(self.width / tile * self.cores as u32);
         let width = left.checked_div(groups)? + u32::from(left % groups != 0);
-        Some(Group { ns, n0: slice.n0, first, width: width * tile })
+        Some(ColumnGroup { ns, n0: slice.n0, first, width: width * tile })
     }
 
     /// K slices of an N slice.
@@ -182,7 +182,7 @@ impl Plan {
 
     /// Columns of a group that the `i`-th core computes, counted from the slice's first; empty where
     /// a narrow group has fewer tiles than there are cores.
-    pub(crate) fn columns(&self, group: &Group, i: usize) -> Range<u32> {
+    pub(crate) fn columns(&self, group: &ColumnGroup, i: usize) -> Range<u32> {
         let tile = self.layout.precision().tile_width();
         let tiles = u64::from(group.width / tile);
         let edge = |i: usize| group.first + (tiles * i as u64 / self.cores as u64) as u32 * tile;

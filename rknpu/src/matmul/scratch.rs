@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use rknpu_sys::regs::CORES;
 
-use super::plan::{Capacity, Group, Plan};
+use super::plan::{Capacity, ColumnGroup, Plan};
 use super::{JobStats, WeightRef};
 use crate::allocation::{Allocation, Request};
-use crate::core::Taken;
+use crate::cores::Taken;
 use crate::device::{Device, Entered};
 use crate::domain::Domain;
 use crate::driver::{Access, Completion, Object, Program, Submission, Uses};
@@ -103,7 +103,7 @@ pub(crate) struct Scratch {
 /// One group of columns on the cores taken.
 pub(super) struct Work<'a> {
     pub(super) plan: Plan,
-    pub(super) group: Group,
+    pub(super) group: ColumnGroup,
     /// Address of the rows, as [`Rows`](super::Rows) has them, and the object that they lie in.
     pub(super) input: u64,
     pub(super) rows: Option<&'a Arc<Object>>,
@@ -249,7 +249,7 @@ impl Scratch {
                 for block in plan.blocks() {
                     let iova = programs + ((first + index) * program::BYTES) as u64;
                     let next = (index + 1 < count).then_some(iova + program::BYTES as u64);
-                    let matmul = program::Matmul {
+                    let matmul = program::MatmulProgram {
                         precision,
                         m: block.len() as u32,
                         k: slice.kp,

@@ -9,7 +9,7 @@ use rknpu_sys::regs::CORES;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::program::{AMOUNT, Matmul};
+use crate::program::{AMOUNT, MatmulProgram};
 use crate::reference;
 
 /// How a core took its job.
@@ -123,7 +123,7 @@ pub fn cores(device: &Device) -> Result<CoresReport> {
         weights.to_device().map_err(Error::from)?,
         output.to_device().map_err(Error::from)?,
     ];
-    let program = Matmul {
+    let program = MatmulProgram {
         precision: Precision::Int8,
         m: 1,
         k: layout.k(),

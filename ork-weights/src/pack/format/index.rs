@@ -2,9 +2,9 @@
 
 use rknpu_sys::layout::Layout;
 
-use super::blob;
 use super::bytes::Cursor;
 use super::footer::{Footer, Form};
+use super::sizes;
 use crate::pack::Dtype;
 use crate::pack::entry::{Entry, Span};
 use crate::pack::error::{PackError, Part, Result};
@@ -107,14 +107,14 @@ impl RawEntry {
             .ok_or_else(|| PackError::DtypeUnknown { name: name.into(), dtype: self.dtype })?;
         let shape = |source| PackError::Shape { name: name.into(), source };
         let layout = Layout::new(self.k, self.n, dtype.loaded()).map_err(shape)?;
-        let expected = blob::bytes(self.k, self.n, dtype).map_err(shape)?;
-        let stamped = blob::stamped(self.blob.bytes, expected, dtype).ok_or_else(|| {
+        let expected = sizes::bytes(self.k, self.n, dtype).map_err(shape)?;
+        let stamped = sizes::stamped(self.blob.bytes, expected, dtype).ok_or_else(|| {
             let bytes = self.blob.bytes;
             PackError::Size { name: name.into(), part: Part::Blob, bytes, expected }
         })?;
-        let expected = blob::full_k_bytes(self.k, self.n);
+        let expected = sizes::full_k_bytes(self.k, self.n);
         if self.full_k != 0
-            && (dtype != Dtype::Int8 || blob::stamped(self.full_k, expected, dtype).is_none())
+            && (dtype != Dtype::Int8 || sizes::stamped(self.full_k, expected, dtype).is_none())
         {
             let bytes = self.full_k;
             return Err(PackError::Size {
@@ -124,7 +124,7 @@ impl RawEntry {
                 expected: if dtype == Dtype::Int8 { expected } else { 0 },
             });
         }
-        if !blob::scale_count_fits(self.scales, self.k, self.n, dtype) {
+        if !sizes::scale_count_fits(self.scales, self.k, self.n, dtype) {
             return Err(PackError::ScaleCount {
                 name: name.into(),
                 count: self.scales.into(),

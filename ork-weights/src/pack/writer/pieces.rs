@@ -11,7 +11,7 @@ use crate::pack::Dtype;
 use crate::pack::entry::{Entry, Span};
 use crate::pack::error::{PackError, Part, Result};
 use crate::pack::file::PackFile;
-use crate::pack::format::{blob, o4n1};
+use crate::pack::format::{o4n1, sizes};
 use crate::pack::source::Source;
 use crate::pack::verify;
 
@@ -71,7 +71,7 @@ impl PackWriter {
     pub fn begin<'w>(&'w mut self, header: WeightHeader<'w>) -> Result<WeightWriter<'w>> {
         let WeightHeader { name, k, n, dtype } = header;
         self.admit_name(name)?;
-        let blob = blob::bytes(k, n, dtype)
+        let blob = sizes::bytes(k, n, dtype)
             .map_err(|source| PackError::Shape { name: name.into(), source })?;
         Ok(WeightWriter {
             header,

@@ -11,7 +11,7 @@ pub struct Domain {
     /// Bytes of its address space.
     pub capacity: u64,
     /// Bytes of weights that stay.
-    pub pinned: u64,
+    pub resident: u64,
     /// Bytes of slots, or of weights that may leave.
     pub slots: u64,
     /// Bytes of register commands, activations and results.
@@ -26,7 +26,7 @@ pub struct Domain {
 /// use ork::output::html::{Cell, Place};
 ///
 /// let head = Cell { name: "output.weight".into(), bytes: 875 << 20, place: Place::Streamed(16) };
-/// assert_ne!(head.place, Place::Pinned);
+/// assert_ne!(head.place, Place::Resident);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Cell {
@@ -42,7 +42,7 @@ pub struct Cell {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In a buffer of its own, for good.
-    Pinned,
+    Resident,
     /// In slots when it is needed, in this many loads.
     Streamed(u32),
 }
@@ -56,8 +56,8 @@ const WIDTH: f64 = 1200.0;
 /// use ork::output::html::{self, Cell, Domain, Place};
 ///
 /// let weight = |i: u32, place| Cell { name: format!("blk.{i}"), bytes: 1 << 20, place };
-/// let cells = vec![weight(0, Place::Pinned), weight(1, Place::Streamed(1))];
-/// let domain = Domain { capacity: 8 << 20, pinned: 1 << 20, slots: 4 << 20, scratch: 0, cells };
+/// let cells = vec![weight(0, Place::Resident), weight(1, Place::Streamed(1))];
+/// let domain = Domain { capacity: 8 << 20, resident: 1 << 20, slots: 4 << 20, scratch: 0, cells };
 /// assert!(html::domains(&[domain]).contains("Domain 0"));
 /// ```
 pub fn domains(domains: &[Domain]) -> String {
@@ -68,12 +68,12 @@ pub fn domains(domains: &[Domain]) -> String {
         ("visit", "scratch: register commands, activations, results"),
     ]);
     for (index, domain) in domains.iter().enumerate() {
-        let stay = domain.cells.iter().filter(|cell| cell.place == Place::Pinned).count();
+        let stay = domain.cells.iter().filter(|cell| cell.place == Place::Resident).count();
         let _ = writeln!(
             html,
             "<h3>Domain {index}</h3><p class=\"dim\">{} weights, {stay} stay; {} of {} is used.</p>",
             domain.cells.len(),
-            Size(domain.pinned.saturating_add(domain.slots).saturating_add(domain.scratch)),
+            Size(domain.resident.saturating_add(domain.slots).saturating_add(domain.scratch)),
             Size(domain.capacity)
         );
         address_space(domain, &mut html);
@@ -91,7 +91,7 @@ fn address_space(domain: &Domain, svg: &mut String) {
     );
     let mut x = 0.0;
     for (class, what, bytes) in [
-        ("core", "stay", domain.pinned),
+        ("core", "stay", domain.resident),
         ("load", "slots", domain.slots),
         ("visit", "scratch", domain.scratch),
     ] {
@@ -131,7 +131,7 @@ fn cells(all: &[Cell], svg: &mut String) {
     let _ =
         writeln!(svg, "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"weights\">");
     for (cell, weights) in all.chunks(each).enumerate() {
-        let stay = weights.iter().filter(|w| w.place == Place::Pinned).count();
+        let stay = weights.iter().filter(|w| w.place == Place::Resident).count();
         let class = match stay {
             0 => "load",
             n if n == weights.len() => "core",
@@ -152,7 +152,7 @@ fn title(weights: &[Cell]) -> String {
     match weights {
         [one] => {
             let place = match one.place {
-                Place::Pinned => "stays".to_owned(),
+                Place::Resident => "stays".to_owned(),
                 Place::Streamed(1) => "streamed".to_owned(),
                 Place::Streamed(parts) => format!("streamed in {parts} parts"),
             };
@@ -173,10 +173,10 @@ mod tests {
         let cell = |i: usize| Cell {
             name: format!("<w{i}>\""),
             bytes: 4096,
-            place: if i < n / 2 { Place::Pinned } else { Place::Streamed(2) },
+            place: if i < n / 2 { Place::Resident } else { Place::Streamed(2) },
         };
         let cells = (0..n).map(cell).collect();
-        Domain { capacity: 1 << 30, pinned: 1 << 28, slots: 1 << 28, scratch: 1 << 20, cells }
+        Domain { capacity: 1 << 30, resident: 1 << 28, slots: 1 << 28, scratch: 1 << 20, cells }
     }
 
     #[test]

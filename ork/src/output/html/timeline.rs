@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use ork_cache::trace::{DEMAND, MEMORY, PREFETCH, Recorder, Span};
+use ork_cache::timeline::{DEMAND, MEMORY, PREFETCH, Recorder, Span};
 
 use super::{escape, fitting, key};
 use crate::output::{seconds, share};
@@ -24,7 +24,7 @@ const CURVE: f64 = 100.0;
 /// use std::time::Duration;
 ///
 /// use ork::output::html;
-/// use ork_cache::trace::Recorder;
+/// use ork_cache::timeline::Recorder;
 ///
 /// let recorder = Recorder::new();
 /// recorder.span(recorder.track("core 0"), "blk.0", Duration::ZERO, Duration::from_millis(3));

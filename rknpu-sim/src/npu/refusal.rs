@@ -4,7 +4,7 @@ use crate::engine::BusFault;
 
 /// Each names the entry or register, where it is, what it holds and what was expected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Fault {
+pub(super) enum Refusal {
     #[error(
         "entry {index} of the program at IOVA {program:#x} (itself at {:#x}) is {bits:#018x}: \
          {problem}; expected {expected}", u64::from(*.program) + 8 * u64::from(*.index)

@@ -6,14 +6,14 @@ use rknpu_sys::layout::{Layout, N_SLICE};
 
 /// The bytes of a tiled weight, split so that each tile can be written by another thread. A tile
 /// has one part in each k-slice.
-pub(crate) struct Columns<'a> {
+pub(crate) struct TilesMut<'a> {
     parts: Vec<&'a mut [u8]>,
     per_tile: usize,
 }
 
-impl<'a> Columns<'a> {
+impl<'a> TilesMut<'a> {
     /// Splits `out`, which must be [`Layout::bytes`] long, and zeroes its padding.
-    pub(crate) fn split(layout: &Layout, out: &'a mut [u8]) -> Columns<'a> {
+    pub(crate) fn split(layout: &Layout, out: &'a mut [u8]) -> TilesMut<'a> {
         let per_tile = layout.k_slices() as usize;
         let width = layout.precision().tile_width();
         let mut parts = Vec::with_capacity((layout.n() / width) as usize * per_tile);
@@ -36,7 +36,7 @@ impl<'a> Columns<'a> {
                 parts.extend(chunks.iter_mut().filter_map(Iterator::next));
             }
         }
-        Columns { parts, per_tile }
+        TilesMut { parts, per_tile }
     }
 
     /// The tiles in order of their channels, each as its parts in order of k.

@@ -7,7 +7,7 @@ use super::nf4::Nf4;
 use super::rows::{Rows, length};
 use super::{Quality, QuantiseError, Quantiser, Recipe, Tier, rotate};
 use crate::simd::{LINE, NonTemporal, dispatch};
-use crate::tile::{Columns, prefers_non_temporal};
+use crate::tile::{TilesMut, prefers_non_temporal};
 use rayon::prelude::*;
 use rknpu_sys::layout::{Layout, Precision};
 use std::marker::PhantomData;
@@ -186,7 +186,7 @@ impl Job<'_> {
         // Two rows must fill lines of the cache, or they would be written twice.
         let whole_lines = 2 * BYTES == LINE && out.as_ptr().addr().is_multiple_of(LINE);
         let non_temporal = whole_lines && prefers_non_temporal(out.len());
-        let mut columns = Columns::split(self.layout, out);
+        let mut columns = TilesMut::split(self.layout, out);
         let tiles = columns.par_tiles().zip(scales.par_chunks_exact_mut(width * groups));
         let parts = tiles.enumerate().map_init(
             || vec![0f32; 2 * k],
@@ -227,7 +227,7 @@ impl Job<'_> {
 
     fn halves(&self, out: &mut [u8]) -> Result<Quality, QuantiseError> {
         let width = self.layout.precision().tile_width() as usize;
-        let mut columns = Columns::split(self.layout, out);
+        let mut columns = TilesMut::split(self.layout, out);
         let parts = columns.par_tiles().enumerate().map_init(
             || vec![0f32; self.layout.k() as usize],
             |values, (tile, parts)| {

@@ -1,4 +1,4 @@
-//! What the machine is like, where speed depends on it and nothing else does.
+//! The size of the last cache before memory, on which speed depends and nothing else does.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -10,7 +10,7 @@ const CACHES: &str = "/sys/devices/system/cpu/cpu0/cache";
 const COMMON: usize = 8 << 20;
 
 /// Bytes of the last cache before memory.
-pub(crate) fn last_cache() -> usize {
+pub(crate) fn bytes() -> usize {
     static BYTES: OnceLock<usize> = OnceLock::new();
     *BYTES.get_or_init(|| last_cache_of(Path::new(CACHES)).unwrap_or(COMMON))
 }
@@ -47,6 +47,6 @@ mod tests {
         cache("index3", "4\n", "unknown\n");
         std::fs::write(folder.path().join("uevent"), "").unwrap();
         assert_eq!(last_cache_of(folder.path()), Some(3072 << 10));
-        assert!(last_cache() > 0);
+        assert!(bytes() > 0);
     }
 }

@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 /// scratch, activations and the holes between.
 ///
 /// ```
-/// assert_eq!(ork_cache::config::DEFAULT_BUDGET >> 20, 3072);
+/// assert_eq!(ork_cache::environment::DEFAULT_BUDGET >> 20, 3072);
 /// ```
 pub const DEFAULT_BUDGET: u64 = 3072 << 20;
 
 /// Which policy evicts.
 ///
 /// ```
-/// use ork_cache::config::PolicyKind;
+/// use ork_cache::environment::PolicyKind;
 ///
 /// assert_eq!("pinned-ring".parse(), Ok(PolicyKind::PinnedRing)); // a dash does too
 /// assert_eq!(PolicyKind::default().to_string(), "pinned_ring");
@@ -26,7 +26,7 @@ pub const DEFAULT_BUDGET: u64 = 3072 << 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PolicyKind {
-    /// A pinned set and a ring: for dense models.
+    /// A set that stays and a ring: for dense models.
     #[default]
     PinnedRing,
     /// Least recently used: what the C project does.
@@ -38,7 +38,7 @@ pub enum PolicyKind {
 /// What the environment says.
 ///
 /// ```
-/// use ork_cache::config::{Environment, PolicyKind};
+/// use ork_cache::environment::{Environment, PolicyKind};
 ///
 /// let env = Environment::from_lookup(|name| match name {
 ///     "ORK_WCACHE_BUDGET_MB" => Some("40".into()),
@@ -46,7 +46,7 @@ pub enum PolicyKind {
 ///     _ => None,
 /// })?;
 /// assert_eq!((env.budget, env.policy), (40 << 20, Some(PolicyKind::Lru)));
-/// # Ok::<(), ork_cache::config::BadSetting>(())
+/// # Ok::<(), ork_cache::environment::BadSetting>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Environment {
@@ -64,7 +64,7 @@ pub struct Environment {
 /// A variable with a value that means nothing.
 ///
 /// ```
-/// use ork_cache::config::Environment;
+/// use ork_cache::environment::Environment;
 ///
 /// let bad = Environment::from_lookup(|name| (name == "ORK_WCACHE_BUDGET_MB").then(|| "lots".into()));
 /// let text = bad.unwrap_err().to_string();
@@ -85,7 +85,7 @@ impl Environment {
     /// The environment of this process.
     ///
     /// ```
-    /// use ork_cache::config::Environment;
+    /// use ork_cache::environment::Environment;
     ///
     /// match Environment::read() {
     ///     Ok(environment) => assert!(environment.budget > 0),
@@ -102,11 +102,11 @@ impl Environment {
     /// The same from any source of variables. Empty values count as unset.
     ///
     /// ```
-    /// use ork_cache::config::{DEFAULT_BUDGET, Environment};
+    /// use ork_cache::environment::{DEFAULT_BUDGET, Environment};
     ///
     /// let environment = Environment::from_lookup(|_| None)?;
     /// assert_eq!(environment.budget, DEFAULT_BUDGET);
-    /// # Ok::<(), ork_cache::config::BadSetting>(())
+    /// # Ok::<(), ork_cache::environment::BadSetting>(())
     /// ```
     ///
     /// # Errors
@@ -165,7 +165,7 @@ impl PolicyKind {
     /// Name as it is written in settings.
     ///
     /// ```
-    /// use ork_cache::config::PolicyKind;
+    /// use ork_cache::environment::PolicyKind;
     ///
     /// assert_eq!(PolicyKind::PinnedRing.name(), "pinned_ring");
     /// ```
@@ -187,7 +187,7 @@ impl fmt::Display for PolicyKind {
 /// No policy of that name.
 ///
 /// ```
-/// use ork_cache::config::PolicyKind;
+/// use ork_cache::environment::PolicyKind;
 ///
 /// let error = "fifo".parse::<PolicyKind>().unwrap_err();
 /// assert!(error.to_string().contains("lfu")); // all names are listed

@@ -3,14 +3,14 @@
 //! On an exclusive driver a call that names another domain than the one at work stalls for up to 6 s and then
 //! fails. So domains take turns: any number of callers may be in one, a change waits until all have left, and
 //! who came first goes first. [`Device`](crate::Device) keeps to it for everything that it does; whoever orders
-//! work above it, a cache for instance, keeps an [`Exclusion`] under a lock of its own and never runs into that
+//! work above it, a cache for instance, keeps a [`DomainTurns`] under a lock of its own and never runs into that
 //! wait with a lock held.
 //!
 //! ```
-//! use rknpu::exclusion::Exclusion;
+//! use rknpu::domain_turns::DomainTurns;
 //! use std::sync::{Condvar, Mutex};
 //!
-//! let (rule, changed) = (Mutex::new(Exclusion::new(true)), Condvar::new());
+//! let (rule, changed) = (Mutex::new(DomainTurns::new(true)), Condvar::new());
 //! let work = |domain| {
 //!     let mut state = rule.lock().unwrap();
 //!     let ticket = state.queue();
@@ -34,7 +34,7 @@ use std::collections::VecDeque;
 
 /// Who is in which domain. A pure state: waiting is the caller's.
 #[derive(Debug)]
-pub struct Exclusion {
+pub struct DomainTurns {
     exclusive: bool,
     current: Option<u32>,
     visits: u32,
@@ -48,12 +48,12 @@ pub struct Exclusion {
 #[must_use = "the queue waits for whoever holds it"]
 pub struct Ticket(u64);
 
-impl Exclusion {
+impl DomainTurns {
     /// Nobody is anywhere. Of a driver that is not `exclusive`, every domain admits everybody; see
     /// [`Spaces`](crate::driver::Spaces).
-    pub fn new(exclusive: bool) -> Exclusion {
+    pub fn new(exclusive: bool) -> DomainTurns {
         let queue = VecDeque::new();
-        Exclusion { exclusive, current: None, visits: 0, calls: 0, queue, tickets: 0 }
+        DomainTurns { exclusive, current: None, visits: 0, calls: 0, queue, tickets: 0 }
     }
 
     /// Takes the last place in the queue.
@@ -90,7 +90,7 @@ impl Exclusion {
         admitted
     }
 
-    /// As [`Exclusion::call`], for calls ahead of need, which let queued visits go first.
+    /// As [`DomainTurns::call`], for calls ahead of need, which let queued visits go first.
     pub fn call_ahead(&mut self, domain: u32) -> bool {
         (self.visits > 0 || self.queue.is_empty()) && self.call(domain)
     }
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_domain_is_shared_and_excludes_the_others() {
-        let mut rule = Exclusion::new(true);
+        let mut rule = DomainTurns::new(true);
         let first = rule.queue();
         assert!(rule.visit(&first, 0));
         assert!(rule.call(0), "a visitor's own call");
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_place_that_is_given_up_holds_nobody_up() {
-        let mut rule = Exclusion::new(true);
+        let mut rule = DomainTurns::new(true);
         let (first, second) = (rule.queue(), rule.queue());
         rule.cancel(first);
         assert!(rule.visit(&second, 3));
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn spaces_that_are_not_exclusive_are_entered_side_by_side() {
-        let mut rule = Exclusion::new(false);
+        let mut rule = DomainTurns::new(false);
         let (first, second) = (rule.queue(), rule.queue());
         assert!(rule.visit(&first, 0) && rule.visit(&second, 1) && rule.call(2));
         assert!(!rule.leave() && !rule.leave() && rule.end_call());
@@ -172,7 +172,7 @@ mod models {
     use loom::thread;
 
     struct World {
-        rule: Mutex<Exclusion>,
+        rule: Mutex<DomainTurns>,
         changed: Condvar,
         inside: [AtomicUsize; 2],
     }
@@ -224,7 +224,7 @@ mod models {
         builder.preemption_bound = Some(3);
         builder.check(|| {
             let world = Arc::new(World {
-                rule: Mutex::new(Exclusion::new(true)),
+                rule: Mutex::new(DomainTurns::new(true)),
                 changed: Condvar::new(),
                 inside: [AtomicUsize::new(0), AtomicUsize::new(0)],
             });

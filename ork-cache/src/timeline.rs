@@ -22,7 +22,7 @@ pub const MEMORY: &str = "device memory";
 /// A line of the timeline.
 ///
 /// ```
-/// use ork_cache::trace::Recorder;
+/// use ork_cache::timeline::Recorder;
 ///
 /// let recorder = Recorder::new();
 /// assert_eq!(recorder.track("core 0"), recorder.track("core 0"));
@@ -36,7 +36,7 @@ pub struct Track(usize);
 /// ```
 /// use std::time::Duration;
 ///
-/// use ork_cache::trace::Recorder;
+/// use ork_cache::timeline::Recorder;
 ///
 /// let recorder = Recorder::new();
 /// let core = recorder.track("core 0");
@@ -65,7 +65,7 @@ struct Events {
 /// ```
 /// use std::time::Duration;
 ///
-/// use ork_cache::trace::Recorder;
+/// use ork_cache::timeline::Recorder;
 ///
 /// let recorder = Recorder::new();
 /// recorder.span(recorder.track("core 0"), "blk.0", Duration::ZERO, Duration::from_micros(9));
@@ -93,7 +93,7 @@ impl Recorder {
     /// Time since the start of the recording.
     ///
     /// ```
-    /// let recorder = ork_cache::trace::Recorder::new();
+    /// let recorder = ork_cache::timeline::Recorder::new();
     /// assert!(recorder.now() <= recorder.now());
     /// ```
     pub fn now(&self) -> Duration {
@@ -124,7 +124,7 @@ impl Recorder {
     /// Names of the tracks and all spans so far: what a drawing needs.
     ///
     /// ```
-    /// let recorder = ork_cache::trace::Recorder::new();
+    /// let recorder = ork_cache::timeline::Recorder::new();
     /// recorder.track("core 0");
     /// assert_eq!(recorder.spans(), (vec!["core 0".to_owned()], vec![]));
     /// ```
@@ -138,7 +138,7 @@ impl Recorder {
     /// ```
     /// use std::time::Duration;
     ///
-    /// let recorder = ork_cache::trace::Recorder::new();
+    /// let recorder = ork_cache::timeline::Recorder::new();
     /// recorder.counter("bytes", Duration::from_micros(3), 4096);
     /// assert_eq!(recorder.counts("bytes"), [(Duration::from_micros(3), 4096)]);
     /// ```
