@@ -8,7 +8,7 @@ use rknpu_sys::regs::CORES;
 use crate::device::{Device, Entered};
 use crate::driver::{Completion, Submission};
 use crate::error::{Error, Result};
-use crate::matmul::JobFailure;
+use crate::health::JobFailure;
 use crate::worker::Worker;
 
 /// One core of the NPU: the right to run a job on it.
@@ -261,9 +261,41 @@ impl Taken<'_> {
         self.count
     }
 
-    /// The cores taken, first to last.
-    pub(crate) fn cores(&mut self) -> impl DoubleEndedIterator<Item = &mut Core> {
-        self.cores.iter_mut().flatten()
+    /// The cores' indices, in the order in which they run.
+    pub(crate) fn indices(&self) -> impl Iterator<Item = u32> {
+        self.cores.iter().flatten().map(Core::index)
+    }
+
+    /// Runs what `submission` gives for the number of each core taken, from 0, and its index: the first
+    /// on this thread, the others on theirs. Waits for all, and says what became of each.
+    ///
+    /// # Errors
+    /// Not all could be started; those that were have ended all the same.
+    pub(crate) fn run(
+        &mut self,
+        submission: impl Fn(usize, u32) -> Result<Option<Submission>>,
+    ) -> ([Option<Completion>; CORES], Result<()>) {
+        let (mut completions, mut started) = ([None; CORES], Ok(()));
+        let mut cores = self.cores.iter_mut().flatten();
+        let first = cores.next();
+        for (i, core) in (1..).zip(cores) {
+            started = started.and_then(|()| match submission(i, core.index)? {
+                Some(submission) => core.start(submission, None),
+                None => Ok(()),
+            });
+        }
+        if let (Some(core), Ok(())) = (first, &started) {
+            match submission(0, core.index) {
+                Ok(Some(submission)) => completions[0] = Some(core.run(submission)),
+                Ok(None) => {}
+                Err(error) => started = Err(error),
+            }
+        }
+        let cores = self.cores.iter_mut().flatten().zip(&mut completions);
+        for (core, completion) in cores.filter(|(core, _)| core.started.is_some()) {
+            *completion = Some(core.finish());
+        }
+        (completions, started)
     }
 }
 
@@ -294,9 +326,9 @@ mod tests {
         let cores = device.cores().unwrap();
         let first = cores.take(2).unwrap();
         assert_eq!(first.count(), 2);
-        let mut second = cores.take(3).unwrap();
+        let second = cores.take(3).unwrap();
         assert_eq!(second.count(), 1);
-        assert_eq!(second.cores().map(|c| c.index()).collect::<Vec<_>>(), [2]);
+        assert_eq!(second.cores.iter().flatten().map(Core::index).collect::<Vec<_>>(), [2]);
         drop(first);
         assert_eq!(cores.take(9).unwrap().count(), 2);
         drop(second);

@@ -12,14 +12,14 @@ use rknpu_sys::regs::CORES;
 
 use crate::allocation::ToFree;
 use crate::capabilities::Capabilities;
+use crate::chains::{ChainRules, Chains};
 use crate::cores::{Core, Cores};
 use crate::domain::Domain;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
-use crate::health::{Health, PostMortem, Record, Recovery};
+use crate::health::{Health, JobFailure, PostMortem, Record, Recovery};
 use crate::limits;
 use crate::lock::DeviceLock;
-use crate::matmul::JobFailure;
 use crate::open::{self, OpenOptions};
 use crate::turns::{Entry, Inside, Mode, Stay, Turns, Want};
 
@@ -50,6 +50,7 @@ struct Inner {
     pool: Mutex<Weak<crate::cores::Pool>>,
     timeout_ms: u32,
     pin: bool,
+    chains: ChainRules,
     /// What the last one led to.
     recovery: Mutex<Recovery>,
     /// Memory that the NPU may still write to.
@@ -206,6 +207,7 @@ impl Device {
             pool: Mutex::default(),
             timeout_ms: open::timeout_ms(options.timeout)?,
             pin: options.pin,
+            chains: options.chains,
             recovery: Mutex::new(Recovery::None),
             quarantine: Mutex::default(),
             resets: AtomicU64::new(0),
@@ -413,6 +415,11 @@ impl Device {
 
     pub(crate) fn record(&self) -> &Record {
         &self.0.record
+    }
+
+    /// What a chain of programs may hold.
+    pub(crate) fn chains(&self, precision: Precision) -> &Chains {
+        self.0.chains.of(precision)
     }
 
     pub(crate) fn timeout_ms(&self) -> u32 {

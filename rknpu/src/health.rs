@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 use rknpu_sys::layout::Precision;
 use rustix::io::Errno;
 
+use crate::device::Device;
+use crate::domain::Domain;
+use crate::driver::Completion;
 use crate::error::{Call, meaning};
 
 /// Everything known about a job that did not end well.
@@ -36,7 +39,7 @@ pub struct PostMortem {
     pub m: u64,
     /// Inputs.
     pub k: u32,
-    /// Outputs.
+    /// Outputs, of all weights that were multiplied at once.
     pub n: u32,
     /// Domain.
     pub domain: u32,
@@ -48,7 +51,7 @@ pub struct PostMortem {
     pub programs_done: u32,
     /// First program's address.
     pub program_iova: u64,
-    /// Weights' address; 0 where there are none.
+    /// The first weight's address; 0 where there are none.
     pub weights_iova: u64,
     /// The driver's answer; absent when it reported success for a job that did not run.
     pub errno: Option<Errno>,
@@ -98,6 +101,56 @@ impl fmt::Display for PostMortem {
             write!(f, "; before that: {earlier}")?;
         }
         Ok(())
+    }
+}
+
+/// A job that the NPU did not run to its end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct JobFailure {
+    core: u32,
+    programs: u32,
+    done: u32,
+    program_iova: u64,
+    errno: Option<Errno>,
+    waited: Duration,
+}
+
+impl JobFailure {
+    /// The failure that `completion` is, unless the job of so many programs ran.
+    pub(crate) fn of(
+        completion: &Completion,
+        programs: u32,
+        core: u32,
+        program_iova: u64,
+    ) -> Option<JobFailure> {
+        let Completion { programs_done: done, errno, waited, .. } = *completion;
+        let failure = JobFailure { core, programs, done, program_iova, errno, waited };
+        (!completion.ran(programs)).then_some(failure)
+    }
+
+    /// A record with what is known here.
+    pub(crate) fn report(&self, device: &Device, domain: Option<&Domain>) -> PostMortem {
+        let record = device.record();
+        PostMortem {
+            operation: "job",
+            precision: None,
+            m: 0,
+            k: 0,
+            n: 0,
+            domain: domain.map_or(0, Domain::index),
+            core: self.core,
+            programs: self.programs,
+            programs_done: self.done,
+            program_iova: self.program_iova,
+            weights_iova: 0,
+            errno: self.errno,
+            waited: self.waited,
+            age: record.age(),
+            iova_used: domain.map_or(0, |domain| domain.stats().used),
+            attempts: 1,
+            recovery: Recovery::None,
+            earlier: record.snapshot().first.map(|incident| incident.to_string()),
+        }
     }
 }
 

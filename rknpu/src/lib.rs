@@ -219,6 +219,7 @@ mod allocation;
 mod arena;
 pub mod buffer;
 pub mod capabilities;
+pub mod chains;
 pub mod cleanup;
 mod cores;
 pub mod device;

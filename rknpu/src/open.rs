@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rknpu_sys::layout::Precision;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::chains::{ChainRules, Chains};
 use crate::device::Device;
 use crate::driver::{Linux, Rknpu, driver_name};
 use crate::error::{Error, NodeAnswer, Result};
@@ -40,11 +42,13 @@ pub struct OpenOptions {
     pub(crate) timeout: Duration,
     pub(crate) lock: LockPolicy,
     pub(crate) pin: bool,
+    pub(crate) chains: ChainRules,
 }
 
 impl Default for OpenOptions {
     fn default() -> OpenOptions {
-        OpenOptions { timeout: limits::TIMEOUT, lock: LockPolicy::Exclusive, pin: true }
+        let (timeout, lock) = (limits::TIMEOUT, LockPolicy::Exclusive);
+        OpenOptions { timeout, lock, pin: true, chains: ChainRules::default() }
     }
 }
 
@@ -106,6 +110,22 @@ impl OpenOptions {
     #[must_use]
     pub fn pin_threads(mut self, pin: bool) -> OpenOptions {
         self.pin = pin;
+        self
+    }
+
+    /// What a chain of programs may hold on this board, instead of [what has been seen to
+    /// work](Chains::seen_on_boards).
+    ///
+    /// ```
+    /// use rknpu::{OpenOptions, Precision, chains::Chains};
+    ///
+    /// // Each weight by itself: more submits, nothing to believe in.
+    /// let options = OpenOptions::new().chains(Precision::Int8, Chains::NONE);
+    /// # assert!(format!("{options:?}").contains("int8: Chains { weights: 1"));
+    /// ```
+    #[must_use]
+    pub fn chains(mut self, precision: Precision, chains: Chains) -> OpenOptions {
+        self.chains.set(precision, chains);
         self
     }
 

@@ -17,9 +17,9 @@ use crate::cores::Core;
 use crate::domain::Domain;
 use crate::driver::{Access, Completion, Program, Submission, Uses};
 use crate::error::{Error, Result};
-use crate::health::Recovery;
+use crate::health::{JobFailure, Recovery};
 use crate::limits;
-use crate::matmul::{JobFailure, JobStats};
+use crate::matmul::JobStats;
 use crate::program::{ProgramError, trailer};
 use allowed::Registers;
 

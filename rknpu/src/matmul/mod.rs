@@ -26,7 +26,7 @@ use crate::driver::Object;
 use crate::error::{Error, Result};
 use crate::limits;
 use plan::Capacity;
-pub(crate) use scratch::JobFailure;
+use product::Weights;
 use scratch::Scratch;
 
 /// A weight on the device: where it starts in a buffer, and how it lies there.
@@ -94,6 +94,14 @@ impl<'a> WeightRef<'a> {
         }
         let (domain, object) = (buffer.domain(), buffer.object());
         Ok(WeightRef { domain, object, iova: buffer.iova() + offset, layout })
+    }
+
+    /// Whether both lie in one buffer.
+    pub(crate) fn shares_buffer(&self, other: &WeightRef<'_>) -> bool {
+        match (self.object, other.object) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
     }
 
     /// How it lies there.
@@ -473,15 +481,54 @@ impl<E: Element> Matmul<E> {
         rows: &'a Rows<E, OnDevice>,
     ) -> Result<Product<'a, E>> {
         self.check(weight)?;
-        if !self.activations.owns(rows) {
-            return Err(Error::ForeignActivations);
+        self.check_rows(weight, rows)?;
+        Ok(Product::new(self, Weights::One([*weight]), rows))
+    }
+
+    /// As [`Matmul::multiply`], by several weights that share their input, such as q, k and v, or gate and
+    /// up: their results come one weight after the other, as [`Outputs::weight`] says. What a chain may hold
+    /// ([`Chains`](crate::chains::Chains)) is one submit on each core, where each costs the same
+    /// whatever it does; the results are those of one by one.
+    ///
+    /// ```
+    /// # use rknpu::{Layout, Matmul, MatmulLimits, Precision, WeightRef, reference};
+    /// # let device = rknpu::Device::simulated(Default::default())?;
+    /// # let domain = device.domain(0)?;
+    /// # let layout = Layout::new(64, 32, Precision::Int8)?;
+    /// # let mut buffer = domain.alloc(2 * 4096)?;
+    /// # reference::tile_i8(layout, |_, n| n as i8, &mut buffer.as_mut_slice()[..2048]);
+    /// # reference::tile_i8(layout, |_, n| -(n as i8), &mut buffer.as_mut_slice()[4096..][..2048]);
+    /// # let buffer = buffer.to_device()?;
+    /// # let limits = MatmulLimits { rows: 2, k: 64, n: 32 };
+    /// let gate = WeightRef::new(&buffer, 0, layout)?; // each channel's number
+    /// let up = WeightRef::new(&buffer, 4096, layout)?; // and its negative
+    /// let mut matmul = Matmul::int8(&domain, &device.cores()?, limits)?;
+    /// let mut rows = matmul.activations().lease(1, 64)?;
+    /// rows.write_row(0, &[1; 64])?;
+    /// let rows = rows.to_device()?;
+    /// let mut out = [[0; 32]; 2];
+    /// let weights = [gate, up];
+    /// let mut product = matmul.multiply_all(&weights, &rows)?;
+    /// while let Some(outputs) = product.next_columns()? {
+    ///     outputs.copy_to(&mut out[outputs.weight()])?;
+    /// }
+    /// assert_eq!((out[0][5], out[1][5]), (64 * 5, -64 * 5));
+    /// assert_eq!(product.stats().submits, 2); // one, made twice into fresh memory
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Matmul::multiply`], of any of the weights: nothing was run.
+    pub fn multiply_all<'a>(
+        &'a mut self,
+        weights: &'a [WeightRef<'a>],
+        rows: &'a Rows<E, OnDevice>,
+    ) -> Result<Product<'a, E>> {
+        for weight in weights {
+            self.check(weight)?;
+            self.check_rows(weight, rows)?;
         }
-        if rows.k() != weight.layout.k() {
-            let (what, k, n) = ("a row of activations", weight.layout.k(), weight.layout.n());
-            let (got, want, m) = (rows.k() as usize, k as usize, rows.m() as u64);
-            return Err(Error::Length { what, got, want, m, k, n });
-        }
-        Ok(Product::new(self, *weight, rows))
+        Ok(Product::new(self, Weights::Several(weights), rows))
     }
 
     /// As [`Matmul::multiply`], with activations copied from a slice and results copied into one:
@@ -547,6 +594,18 @@ impl<E: Element> Matmul<E> {
             stats.add(&product.stats());
         }
         Ok(stats)
+    }
+
+    fn check_rows(&self, weight: &WeightRef<'_>, rows: &Rows<E, OnDevice>) -> Result<()> {
+        if !self.activations.owns(rows) {
+            return Err(Error::ForeignActivations);
+        }
+        if rows.k() != weight.layout.k() {
+            let (what, k, n) = ("a row of activations", weight.layout.k(), weight.layout.n());
+            let (got, want, m) = (rows.k() as usize, k as usize, rows.m() as u64);
+            return Err(Error::Length { what, got, want, m, k, n });
+        }
+        Ok(())
     }
 
     fn check(&self, weight: &WeightRef<'_>) -> Result<()> {

@@ -7,7 +7,7 @@ use std::ops::Range;
 use zerocopy::FromBytes;
 
 use super::element::{Element, result_bytes, sum};
-use super::plan::{ColumnGroup, Plan};
+use super::plan::{ColumnGroup, Plan, Strip};
 use crate::error::{Error, Result};
 
 /// Results of some columns of a product, read in place.
@@ -40,15 +40,36 @@ use crate::error::{Error, Result};
 /// ```
 pub struct Outputs<'a, E: Element> {
     /// The buffer with results.
-    pub(super) bytes: &'a [u8],
+    bytes: &'a [u8],
     /// Bytes of a core's region.
-    pub(super) region: usize,
-    pub(super) plan: Plan,
-    pub(super) group: ColumnGroup,
-    pub(super) element: PhantomData<fn() -> E>,
+    region: usize,
+    plan: Plan,
+    group: ColumnGroup,
+    strip: Strip,
+    /// Number of its weight.
+    weight: usize,
+    element: PhantomData<fn() -> E>,
 }
 
 impl<'a, E: Element> Outputs<'a, E> {
+    /// Results of a strip, whose group begins with weight number `first`.
+    pub(super) fn new(
+        bytes: &'a [u8],
+        region: usize,
+        plan: Plan,
+        group: ColumnGroup,
+        strip: Strip,
+        first: usize,
+    ) -> Outputs<'a, E> {
+        let weight = first + strip.weight;
+        Outputs { bytes, region, plan, group, strip, weight, element: PhantomData }
+    }
+
+    /// Which of the weights that are multiplied these columns are of, from 0.
+    pub fn weight(&self) -> usize {
+        self.weight
+    }
+
     /// The columns of the weight that these are.
     ///
     /// ```
@@ -71,7 +92,7 @@ impl<'a, E: Element> Outputs<'a, E> {
     /// # Ok::<(), rknpu::Error>(())
     /// ```
     pub fn columns(&self) -> Range<u32> {
-        self.group.columns()
+        self.strip.columns.clone()
     }
 
     /// Rows, as many as there were activations.
@@ -132,7 +153,7 @@ impl<'a, E: Element> Outputs<'a, E> {
     /// # Errors
     /// [`Error::Length`].
     pub fn copy_to(&self, out: &mut [E::Output]) -> Result<()> {
-        let (m, n, k) = (self.rows(), self.plan.layout.n(), self.plan.layout.k());
+        let (m, n, k) = (self.rows(), self.strip.layout.n(), self.strip.layout.k());
         if out.len() != m * n as usize {
             let (got, want) = (out.len(), m * n as usize);
             return Err(Error::Length { what: "out", got, want, m: m as u64, k, n });
@@ -149,19 +170,17 @@ impl<'a, E: Element> Outputs<'a, E> {
     }
 
     fn segment(&self, core: usize, row: usize) -> Option<Segment<'a, E>> {
-        let columns = self.plan.columns(&self.group, core);
-        let (width, m) = (columns.len(), self.plan.m);
-        if columns.is_empty() || row >= m {
+        let share = self.plan.share(self.group, &self.strip, core)?;
+        let (width, m) = (share.columns.len(), self.plan.m);
+        if row >= m {
             return None;
         }
-        let slices = self.plan.layout.k_slices() as usize;
+        let slices = self.plan.k_slices() as usize;
         let apart = m * width;
-        let start = core * self.region + row * width * result_bytes::<E>();
+        let start = core * self.region + share.at + row * width * result_bytes::<E>();
         let len = ((slices - 1) * apart + width) * result_bytes::<E>();
         let parts = <[E::Partial]>::ref_from_bytes(self.bytes.get(start..start + len)?).ok()?;
-        let first = self.group.n0() + columns.start;
-        let columns = first..first + width as u32;
-        Some(Segment { columns, parts, apart, slices })
+        Some(Segment { columns: share.columns, parts, apart, slices })
     }
 }
 

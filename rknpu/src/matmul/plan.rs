@@ -1,9 +1,10 @@
-//! How a matmul of any size becomes programs that the NPU can run.
+//! How products of any size become programs that the NPU can run.
 //!
 //! K is cut into the layout's slices, whose partial results the CPU sums; M into the rows that one
-//! program can take. N is cut into the layout's slices, each of those into as few groups of columns
-//! as the memory for results allows, and a group by tiles over the cores. One submit on a core is a chain
-//! of one program for each K slice and block of rows of a group.
+//! program can take. The columns of weights that share their input lie side by side, cut into the N
+//! slices of each weight: its *strips*. As many strips as a chain may hold ([`Chains`]), and of their
+//! columns as many as the memory for results allows, are a group, which tiles split over the cores.
+//! One submit on a core is a chain of one program for each strip, K slice and block of rows.
 //!
 //! Columns are cut and not rows when results do not fit: weights are read once then, and every submit
 //! begins at the first row. A core that is given another address of activations than in the submit
@@ -16,6 +17,7 @@ use rknpu_sys::regs::CORES;
 
 use super::MatmulLimits;
 use crate::allocation::pages;
+use crate::chains::Chains;
 use crate::driver::PROGRAM_ENTRY;
 use crate::error::{Error, Result};
 use crate::limits;
@@ -26,6 +28,9 @@ const INPUT_BYTES: u64 = 4 << 20;
 /// Most bytes of partial results at a time on one core: what is summed soon after should still be in
 /// the CPU's caches.
 const OUTPUT_BYTES: u64 = 8 << 20;
+/// Strips of the largest K for whose programs there is memory: q, k and v, and one more. Where K is
+/// smaller, so are its programs, and there may be more.
+const STRIPS: u32 = 4;
 
 /// What the buffers of a matmul hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +38,10 @@ pub(crate) struct Capacity {
     precision: Precision,
     /// Bytes of activations.
     pub(crate) input: u64,
+    /// Programs of one core for one strip.
+    strip: u32,
     /// Programs of one core.
-    pub(crate) programs: u32,
+    programs: u32,
     /// Bytes of partial results of one core.
     pub(crate) output: u64,
 }
@@ -58,8 +65,11 @@ impl Capacity {
         let blocks = (rows as u32).div_ceil(program_rows(precision, k));
         let line = u64::from(ks * n.min(N_SLICE) * output_bytes(precision));
         let output = pages((rows * line).min(OUTPUT_BYTES).max(line));
-        let programs = (blocks * ks).clamp(ks, limits::CHAIN.max(ks));
-        Ok(Capacity { precision, input, programs, output })
+        let strip = (blocks * ks).clamp(ks, limits::CHAIN.max(ks));
+        // Each row of int4 is a program of its own: chains are long as it is.
+        let strips = if precision == Precision::Int4 { 1 } else { STRIPS };
+        let programs = (strip * strips).min(limits::CHAIN.max(strip));
+        Ok(Capacity { precision, input, strip, programs, output })
     }
 
     /// Rows of `k` inputs that can be multiplied at a time, at least one.
@@ -67,18 +77,28 @@ impl Capacity {
         let ks = u64::from(k.div_ceil(self.precision.k_slice())).max(1);
         let tile = ks * u64::from(self.precision.tile_width() * output_bytes(self.precision));
         let row = u64::from(limits::row_bytes(self.precision, k)).max(1);
-        let by_program = u64::from(self.programs) / ks * u64::from(program_rows(self.precision, k));
+        let by_program = u64::from(self.strip) / ks * u64::from(program_rows(self.precision, k));
         by_program.min(self.input / row).min(self.output / tile).max(1) as usize
+    }
+
+    /// Element type of the weights.
+    pub(crate) fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    /// Programs of all cores.
+    pub(crate) fn all_programs(&self) -> usize {
+        self.programs as usize * CORES
     }
 
     /// Bytes of the buffer with programs.
     pub(crate) fn program_buffer(&self) -> u64 {
-        u64::from(self.programs) * (CORES * program::BYTES) as u64
+        (self.all_programs() * program::BYTES) as u64
     }
 
     /// Bytes of the buffer with the task array.
     pub(crate) fn task_buffer(&self) -> u64 {
-        u64::from(self.programs) * (CORES * PROGRAM_ENTRY) as u64
+        (self.all_programs() * PROGRAM_ENTRY) as u64
     }
 
     /// Bytes of the buffer with partial results.
@@ -104,89 +124,166 @@ pub(crate) fn k_ranges(precision: Precision, k: u32) -> impl Iterator<Item = Ran
     (0..k).step_by(step as usize).map(move |first| first..k.min(first + step))
 }
 
-/// One matmul, cut up.
+/// Products of rows and weights of one K, cut up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
-    pub(crate) layout: Layout,
+    precision: Precision,
+    k: u32,
     pub(crate) m: usize,
     /// Cores that the columns are split over.
     pub(crate) cores: usize,
     /// Rows of a program.
     block: usize,
-    /// Most columns of a core in one submit.
-    width: u32,
+    /// Most tiles of a core in one submit.
+    tiles: u32,
+    /// Most strips of a core in one submit.
+    strips: usize,
+    /// Whether a chain may go on from one N slice of a weight to its next.
+    n_slices: bool,
 }
 
-/// Columns that one submit on each core computes.
+/// Columns that one submit on each core computes: neighbouring strips, of the first of them from some
+/// column on, of the last to some column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ColumnGroup {
+    /// First column, from its weight's first.
+    column: u32,
+    tiles: u32,
+}
+
+/// Columns of one N slice of a weight, as far as they are in a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Strip {
+    /// Which weight, from the group's first.
+    pub(crate) weight: usize,
+    pub(crate) layout: Layout,
     /// N slice.
-    pub(crate) ns: u32,
+    ns: u32,
     /// The slice's first column.
     n0: u32,
-    /// First column, from the slice's.
-    first: u32,
-    /// Columns.
-    width: u32,
+    /// From the weight's first.
+    pub(crate) columns: Range<u32>,
+    /// Tiles of the group before it.
+    at: u32,
 }
 
-impl ColumnGroup {
-    /// First column of the slice.
-    pub(crate) fn n0(&self) -> u32 {
-        self.n0
-    }
-
-    /// The columns, from the weight's first.
-    pub(crate) fn columns(&self) -> Range<u32> {
-        let first = self.n0 + self.first;
-        first..first + self.width
-    }
+/// A core's part of a strip.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Share {
+    /// From the weight's first.
+    pub(crate) columns: Range<u32>,
+    /// Bytes of the core's results before it.
+    pub(crate) at: usize,
 }
 
-/// Cores that a matmul is worth.
-pub(crate) fn cores_for(layout: &Layout, m: usize, most: usize) -> usize {
-    let tiles = layout.n().min(N_SLICE) / layout.precision().tile_width();
-    let work = layout.bytes().saturating_mul(1 + m as u64 / 32) / limits::WORK_PER_CORE;
-    let useful = (work as usize).min(tiles as usize / 2);
-    useful.clamp(1, most.max(1))
+/// Cores that products by `layouts` are worth.
+pub(crate) fn cores_for(layouts: impl Iterator<Item = Layout>, m: usize, most: usize) -> usize {
+    let (mut tiles, mut bytes) = (0u64, 0u64);
+    for layout in layouts {
+        tiles += u64::from(layout.n().min(N_SLICE) / layout.precision().tile_width());
+        bytes = bytes.saturating_add(layout.bytes());
+    }
+    let work = bytes.saturating_mul(1 + m as u64 / 32) / limits::WORK_PER_CORE;
+    (work.min(tiles / 2) as usize).clamp(1, most.max(1))
 }
 
 impl Plan {
-    /// A matmul of `m` rows, at most [`Capacity::rows`], on `cores` cores.
-    pub(crate) fn new(layout: Layout, m: usize, cores: usize, capacity: &Capacity) -> Plan {
-        let (precision, tile) = (layout.precision(), layout.precision().tile_width());
-        let column = u64::from(layout.k_slices() * output_bytes(precision)) * m.max(1) as u64;
-        let tiles = (capacity.output / column / u64::from(tile)).clamp(1, (N_SLICE / tile).into());
-        let block = program_rows(precision, layout.k()) as usize;
-        Plan { layout, m, cores: cores.max(1), block, width: tiles as u32 * tile }
+    /// Products of `m` rows, at most [`Capacity::rows`], with `k` inputs, on `cores` cores.
+    pub(crate) fn new(
+        k: u32,
+        m: usize,
+        cores: usize,
+        capacity: &Capacity,
+        chains: &Chains,
+    ) -> Plan {
+        let (precision, tile) = (capacity.precision, capacity.precision.tile_width());
+        let ks = k.div_ceil(precision.k_slice()).max(1);
+        let column = u64::from(ks * output_bytes(precision)) * m.max(1) as u64;
+        let block = program_rows(precision, k).max(1) as usize;
+        let strip = (ks as usize * m.div_ceil(block)).max(1);
+        Plan {
+            precision,
+            k,
+            m,
+            cores: cores.max(1),
+            block,
+            tiles: (capacity.output / column / u64::from(tile)).clamp(1, 1 << 20) as u32,
+            strips: (capacity.programs as usize / strip).max(1),
+            n_slices: chains.n_slices,
+        }
     }
 
-    /// The group that begins at `column`; `None` behind the last.
-    pub(crate) fn group(&self, column: u32) -> Option<ColumnGroup> {
-        let (ns, tile) = (column / N_SLICE, self.layout.precision().tile_width());
-        let slice = self.layout.slice(ns.checked_mul(self.layout.k_slices())?)?;
-        let first = column.checked_sub(slice.n0)?;
-        let left = slice.nc.checked_sub(first)? / tile;
+    /// The next group: it begins at `column` of the first of `layouts`, weights that a chain may hold;
+    /// `None` behind its last.
+    pub(crate) fn group(
+        &self,
+        layouts: impl Iterator<Item = Layout>,
+        column: u32,
+    ) -> Option<ColumnGroup> {
+        let all = ColumnGroup { column, tiles: u32::MAX };
+        let left: u32 = self.strips(layouts, all).map(|strip| strip.tiles(self)).sum();
         // As few as possible, and equally wide.
-        let groups = left.div_ceil(self.width / tile * self.cores as u32);
-        let width = left.checked_div(groups)? + u32::from(left % groups != 0);
-        Some(ColumnGroup { ns, n0: slice.n0, first, width: width * tile })
+        let groups = left.div_ceil(self.tiles.saturating_mul(self.cores as u32));
+        let tiles = left.checked_div(groups)? + u32::from(!left.is_multiple_of(groups));
+        Some(ColumnGroup { column, tiles })
     }
 
-    /// K slices of an N slice.
-    pub(crate) fn k_slices(&self, ns: u32) -> impl Iterator<Item = Slice> + use<> {
-        let layout = self.layout;
-        let ks = layout.k_slices();
-        (ns * ks..(ns + 1) * ks).filter_map(move |index| layout.slice(index))
+    /// The strips of a group whose first weight is the first of `layouts`.
+    pub(crate) fn strips(
+        &self,
+        layouts: impl Iterator<Item = Layout>,
+        group: ColumnGroup,
+    ) -> impl Iterator<Item = Strip> {
+        let (tile, mut at) = (self.precision.tile_width(), 0);
+        let slices = layouts.enumerate().flat_map(move |(weight, layout)| {
+            let first = if weight == 0 { group.column } else { 0 };
+            let ks = layout.k_slices();
+            let slices = (first / N_SLICE..).map_while(move |ns| {
+                let slice = layout.slice(ns.checked_mul(ks)?)?;
+                Some((ns, slice.n0, first.max(slice.n0)..slice.n0 + slice.nc))
+            });
+            let slices = slices.filter(|(.., columns)| !columns.is_empty());
+            slices.map(move |(ns, n0, columns)| Strip { weight, layout, ns, n0, columns, at: 0 })
+        });
+        // Without the rule, a weight of several slices is a group's only one.
+        let most = if self.n_slices { usize::MAX } else { 1 };
+        let mut last = (0, 0);
+        let slices = slices.take_while(move |strip| {
+            last = if strip.weight == last.0 { (last.0, last.1 + 1) } else { (strip.weight, 1) };
+            last.1 <= most
+        });
+        slices.take(self.strips).map_while(move |mut strip| {
+            let left = group.tiles.checked_sub(at).filter(|left| *left > 0)?;
+            let tiles = (strip.columns.len() as u32 / tile).min(left);
+            strip.columns.end = strip.columns.start + tiles * tile;
+            strip.at = at;
+            at += tiles;
+            Some(strip)
+        })
     }
 
-    /// Columns of a group that the `i`-th core computes, counted from the slice's first; empty where
-    /// a narrow group has fewer tiles than there are cores.
-    pub(crate) fn columns(&self, group: &ColumnGroup, i: usize) -> Range<u32> {
-        let tile = self.layout.precision().tile_width();
-        let tiles = u64::from(group.width / tile);
-        let edge = |i: usize| group.first + (tiles * i as u64 / self.cores as u64) as u32 * tile;
-        edge(i)..edge(i + 1)
+    /// What the `core`-th core computes of a strip; `None` for nothing.
+    pub(crate) fn share(&self, group: ColumnGroup, strip: &Strip, core: usize) -> Option<Share> {
+        let edge = |i: usize| (u64::from(group.tiles) * i as u64 / self.cores as u64) as u32;
+        let (first, end) = (edge(core), edge(core + 1));
+        let tiles = strip.at.max(first)..(strip.at + strip.tiles(self)).min(end);
+        if tiles.is_empty() {
+            return None;
+        }
+        let tile = self.precision.tile_width();
+        let column = |at: u32| strip.columns.start + (at - strip.at) * tile;
+        let columns = column(tiles.start)..column(tiles.end);
+        Some(Share { columns, at: self.result_bytes((tiles.start - first) * tile) })
+    }
+
+    /// Bytes of the results of so many columns.
+    pub(crate) fn result_bytes(&self, columns: u32) -> usize {
+        self.k_slices() as usize * self.m * (columns * output_bytes(self.precision)) as usize
+    }
+
+    /// Slices that K is cut into.
+    pub(crate) fn k_slices(&self) -> u32 {
+        self.k.div_ceil(self.precision.k_slice())
     }
 
     /// Rows of each program of a K slice.
@@ -195,9 +292,26 @@ impl Plan {
         (0..m).step_by(block).map(move |first| first..m.min(first + block))
     }
 
-    /// Programs of a submit on one core.
+    /// Programs of a strip on one core.
     pub(crate) fn programs(&self) -> usize {
-        self.layout.k_slices() as usize * self.m.div_ceil(self.block.max(1))
+        self.k_slices() as usize * self.m.div_ceil(self.block.max(1))
+    }
+}
+
+impl Strip {
+    /// The slices of the weight that it is made of, one for each K slice.
+    pub(crate) fn slices(&self) -> impl Iterator<Item = Slice> + use<> {
+        let (layout, ks, ns) = (self.layout, self.layout.k_slices(), self.ns);
+        (ns * ks..(ns + 1) * ks).filter_map(move |index| layout.slice(index))
+    }
+
+    /// The column's tile in its slices.
+    pub(crate) fn tile(&self, column: u32) -> u64 {
+        u64::from((column - self.n0) / self.layout.precision().tile_width())
+    }
+
+    fn tiles(&self, plan: &Plan) -> u32 {
+        self.columns.len() as u32 / plan.precision.tile_width()
     }
 }
 
@@ -213,55 +327,67 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2048))]
 
-        /// Whatever the shape, everything is computed once and fits the buffers.
+        /// Whatever the shapes, everything is computed once and fits the buffers.
         #[test]
         fn every_plan_fits_and_covers(
             precision in precisions(),
             (max_m, max_k, max_n) in (1u32..3000, 1u32..4097, 1u32..400),
-            (m, k, n) in (1usize..3000, 1u32..4097, 1u32..400),
-            cores in 1usize..4,
+            (m, k, ns) in (1usize..3000, 1u32..4097, prop::collection::vec(1u32..400, 1..6)),
+            (cores, n_slices) in (1usize..4, any::<bool>()),
         ) {
             let tile = precision.tile_width();
             let max = MatmulLimits { rows: max_m, k: max_k * 32, n: max_n * tile };
             let capacity = Capacity::new(precision, max).unwrap();
-            let layout = Layout::new(k.min(max_k) * 32, n.min(max_n) * tile, precision).unwrap();
-            let m = m.min(capacity.rows(layout.k()));
-            let plan = Plan::new(layout, m, cores, &capacity);
-            prop_assert!(m as u64 * u64::from(limits::row_bytes(precision, layout.k()))
-                <= capacity.input);
-            prop_assert!(plan.programs() <= capacity.programs as usize);
-            prop_assert!(plan.programs() <= 4095);
-            prop_assert_eq!(plan.programs() as u32,
-                plan.blocks().count() as u32 * layout.k_slices());
+            let k = k.min(max_k) * 32;
+            let layout = |n: &u32| Layout::new(k, (*n).min(max_n) * tile, precision).unwrap();
+            let layouts: Vec<Layout> = ns.iter().map(layout).collect();
+            let m = m.min(capacity.rows(k));
+            let chains = Chains { n_slices, ..Chains::NONE };
+            let plan = Plan::new(k, m, cores, &capacity, &chains);
+            prop_assert!(m as u64 * u64::from(limits::row_bytes(precision, k)) <= capacity.input);
+            prop_assert_eq!(plan.programs() as u32, plan.blocks().count() as u32 * plan.k_slices());
 
             let mut next = 0;
             for rows in plan.blocks() {
                 prop_assert_eq!(rows.start, next);
                 next = rows.end;
-                for slice in plan.k_slices(0) {
+                for slice in layouts[0].slices() {
                     prop_assert!(rows.len() as u32 <= limits::rows(precision, slice.kp));
                 }
             }
             prop_assert_eq!(next, m);
 
-            let mut column = 0;
-            while let Some(group) = plan.group(column) {
-                prop_assert_eq!(group.columns().start, column);
-                column = group.columns().end;
-                // Within one N slice, and each core's results within its region.
-                prop_assert_eq!((column - 1) / N_SLICE, group.ns);
-                let mut local = group.first;
-                for core in 0..cores {
-                    let columns = plan.columns(&group, core);
-                    prop_assert_eq!(columns.start, local);
-                    local = columns.end;
-                    let bytes = u64::from(layout.k_slices()) * m as u64
-                        * u64::from(columns.len() as u32 * output_bytes(precision));
-                    prop_assert!(bytes <= capacity.output, "{bytes} {capacity:?} {plan:?}");
+            let (mut weight, mut column) = (0, 0);
+            while weight < layouts.len() {
+                // A weight of several slices has a chain to itself, unless the rule says otherwise.
+                let alone = !n_slices && layouts[weight].n() > N_SLICE;
+                let single = |l: &&Layout| n_slices || l.n() <= N_SLICE;
+                let run = layouts[weight..].iter().take_while(single).count();
+                let run = &layouts[weight..][..if alone { 1 } else { run }];
+                let group = plan.group(run.iter().copied(), column).unwrap();
+                let first = weight;
+                let mut ends = vec![0; cores];
+                let mut programs = vec![0; cores];
+                for strip in plan.strips(run.iter().copied(), group) {
+                    prop_assert_eq!((first + strip.weight, strip.columns.start), (weight, column));
+                    prop_assert_eq!(strip.layout, layouts[weight]);
+                    for core in 0..cores {
+                        let Some(share) = plan.share(group, &strip, core) else { continue };
+                        prop_assert_eq!((share.columns.start, share.at), (column, ends[core]));
+                        column = share.columns.end;
+                        ends[core] += plan.result_bytes(share.columns.len() as u32);
+                        programs[core] += plan.programs();
+                    }
+                    prop_assert_eq!((column, (column - 1) / N_SLICE), (strip.columns.end, strip.ns));
+                    if column == layouts[weight].n() {
+                        (weight, column) = (weight + 1, 0);
+                    }
                 }
-                prop_assert_eq!(local, group.first + group.width);
+                prop_assert!(ends.iter().all(|end| *end as u64 <= capacity.output));
+                prop_assert!(programs.iter().all(|count| *count <= capacity.programs as usize));
+                prop_assert!(programs.iter().all(|count| *count <= 4095));
             }
-            prop_assert_eq!(column, layout.n());
+            prop_assert_eq!((weight, column), (layouts.len(), 0));
         }
 
         /// The rows that a matmul was made for are multiplied at once, where memory for activations
@@ -284,12 +410,15 @@ mod tests {
     #[test]
     fn small_work_stays_on_one_core() {
         let layout = |k, n| Layout::new(k, n, Precision::Int8).unwrap();
-        assert_eq!(cores_for(&layout(1024, 1024), 1, 3), 1);
-        assert_eq!(cores_for(&layout(4096, 4096), 1, 3), 3);
-        assert_eq!(cores_for(&layout(1024, 1024), 256, 3), 3);
-        assert_eq!(cores_for(&layout(4096, 4096), 1, 1), 1);
+        let cores = |k, n, m, most| cores_for([layout(k, n)].into_iter(), m, most);
+        assert_eq!(cores(1024, 1024, 1, 3), 1);
+        assert_eq!(cores(4096, 4096, 1, 3), 3);
+        assert_eq!(cores(1024, 1024, 256, 3), 3);
+        assert_eq!(cores(4096, 4096, 1, 1), 1);
         // Fewer than two tiles a core.
-        assert_eq!(cores_for(&layout(131_072, 64), 64, 3), 1);
+        assert_eq!(cores(131_072, 64, 64, 3), 1);
+        // Together they are more.
+        assert_eq!(cores_for([layout(1024, 1024); 3].into_iter(), 1, 3), 3);
     }
 
     #[test]

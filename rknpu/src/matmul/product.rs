@@ -1,19 +1,23 @@
-//! The product under way behind `Matmul::multiply`: its results come column by column.
+//! Products under way behind `Matmul::multiply`: their results come column by column.
 
 use std::fmt;
-use std::marker::PhantomData;
+
+use rknpu_sys::layout::Layout;
 
 use super::activations::Rows;
 use super::element::Element;
 use super::outputs::Outputs;
-use super::plan::{Plan, cores_for};
-use super::scratch::{Failure, JobFailure, Work};
+use super::plan::{ColumnGroup, Plan, Strip, cores_for};
+use super::scratch::{Scratch, Work};
 use super::{JobStats, Matmul, WeightRef};
 use crate::buffer::OnDevice;
+use crate::cores::Taken;
+use crate::device::Entered;
 use crate::error::{Error, Result};
-use crate::health::{PostMortem, Recovery};
+use crate::health::{JobFailure, PostMortem, Recovery};
 
-/// A product of a weight and rows in device memory, see [`Matmul::multiply`].
+/// Products of one weight or several and rows in device memory, see [`Matmul::multiply`] and
+/// [`Matmul::multiply_all`].
 ///
 /// It keeps neither domain nor cores between calls: others work while its results are read.
 ///
@@ -42,24 +46,71 @@ use crate::health::{PostMortem, Recovery};
 #[must_use = "nothing is multiplied before `next_columns`"]
 pub struct Product<'a, E: Element> {
     matmul: &'a mut Matmul<E>,
-    weight: WeightRef<'a>,
+    weights: Weights<'a>,
     rows: &'a Rows<E, OnDevice>,
-    /// First column that has not been multiplied yet.
-    column: u32,
+    /// Weight and column that have not been multiplied yet.
+    next: (usize, u32),
+    /// What has been multiplied last.
+    done: Option<Done>,
     stats: JobStats,
+}
+
+/// What is multiplied by.
+pub(super) enum Weights<'a> {
+    One([WeightRef<'a>; 1]),
+    Several(&'a [WeightRef<'a>]),
+}
+
+/// A group that the cores have computed.
+#[derive(Clone, Copy)]
+struct Done {
+    plan: Plan,
+    group: ColumnGroup,
+    /// Number of its first weight.
+    weight: usize,
+    /// Strips that have been read.
+    read: usize,
+}
+
+/// Why an attempt did not succeed.
+enum Failure {
+    /// Nothing is wrong with the NPU.
+    Error(Error),
+    /// The NPU did not run the job.
+    Job(JobFailure),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure::Error(error)
+    }
+}
+
+impl Weights<'_> {
+    fn as_slice(&self) -> &[WeightRef<'_>] {
+        match self {
+            Weights::One(one) => one,
+            Weights::Several(several) => several,
+        }
+    }
+
+    fn layouts(&self, first: usize) -> impl Iterator<Item = Layout> {
+        self.as_slice().iter().skip(first).map(|weight| weight.layout)
+    }
 }
 
 impl<'a, E: Element> Product<'a, E> {
     pub(super) fn new(
         matmul: &'a mut Matmul<E>,
-        weight: WeightRef<'a>,
+        weights: Weights<'a>,
         rows: &'a Rows<E, OnDevice>,
     ) -> Product<'a, E> {
-        Product { matmul, weight, rows, column: 0, stats: JobStats::default() }
+        Product { matmul, weights, rows, next: (0, 0), done: None, stats: JobStats::default() }
     }
 
-    /// Multiplies the next columns, as many as there is memory for their results, and gives those to be
-    /// read in place until the next call; `None` after the last.
+    /// Gives the next columns, of one weight, to be read in place until the next call; `None` after the
+    /// last of the last weight. Where they have not been multiplied yet, they are, with as many behind them
+    /// as there is memory for results and a chain may hold.
     ///
     /// Waits until the domain may be entered and a core is free. When the NPU does not run the job, it is
     /// reset and the job run once more.
@@ -89,25 +140,53 @@ impl<'a, E: Element> Product<'a, E> {
     /// could not be synced. The same columns come next then. [`Error::JobFailed`]: it failed twice; the
     /// device takes no more work.
     pub fn next_columns(&mut self) -> Result<Option<Outputs<'_, E>>> {
-        let layout = self.weight.layout;
-        if self.column >= layout.n() {
-            return Ok(None);
+        let mut strip = self.read_on();
+        if strip.is_none() {
+            if self.next.0 >= self.weights.as_slice().len() {
+                return Ok(None);
+            }
+            self.multiply()?;
+            strip = self.read_on();
         }
+        let (Some(strip), Some(done)) = (strip, self.done) else { return Ok(None) };
+        let (bytes, region) = self.matmul.scratch.results();
+        Ok(Some(Outputs::new(bytes, region, done.plan, done.group, strip, done.weight)))
+    }
+
+    /// The next strip of what has been multiplied.
+    fn read_on(&mut self) -> Option<Strip> {
+        let done = self.done.as_mut()?;
+        let strip =
+            done.plan.strips(self.weights.layouts(done.weight), done.group).nth(done.read)?;
+        done.read += 1;
+        Some(strip)
+    }
+
+    /// Multiplies the next group of columns. When the NPU does not run it, it is reset and the group run
+    /// once more, on whatever cores there are then.
+    fn multiply(&mut self) -> Result<()> {
+        self.done = None;
+        let (weight, column) = self.next;
         let mut failures = 0;
-        let (plan, group) = loop {
+        let done = loop {
             let Matmul { domain, cores, scratch, .. } = &mut *self.matmul;
             let device = domain.device();
             let seen = device.resets();
             let entered = device.enter_for_jobs(domain.index(), E::PRECISION, true)?;
-            let mut taken = cores.take(cores_for(&layout, self.rows.m(), cores.count()))?;
-            let plan = Plan::new(layout, self.rows.m(), taken.count(), scratch.capacity());
-            let Some(group) = plan.group(self.column) else { return Ok(None) };
-            let (input, rows, weight) = (self.rows.iova(), self.rows.object(), self.weight);
-            let work = Work { plan, group, input, rows, weight };
-            let failure = match scratch.multiply(&work, &mut taken, &entered) {
+            let chains = device.chains(E::PRECISION);
+            let weights = self.weights.as_slice().get(weight..).unwrap_or_default();
+            let run = chains.run(weights);
+            let layouts = || self.weights.layouts(weight).take(run);
+            let (k, m) = (self.rows.k(), self.rows.m());
+            let mut taken = cores.take(cores_for(layouts(), m, cores.count()))?;
+            let plan = Plan::new(k, m, taken.count(), scratch.capacity(), chains);
+            let Some(group) = plan.group(layouts(), column) else { return Ok(()) };
+            let (input, object) = (self.rows.iova(), self.rows.object());
+            let work = Work { plan, group, input, rows: object, weights };
+            let failure = match attempt(scratch, &work, &mut taken, &entered) {
                 Ok(stats) => {
                     self.stats.add(&JobStats { retries: failures, ..stats });
-                    break (plan, group);
+                    break Done { plan, group, weight, read: 0 };
                 }
                 Err(Failure::Error(error)) => return Err(error),
                 Err(Failure::Job(failure)) => failure,
@@ -119,9 +198,13 @@ impl<'a, E: Element> Product<'a, E> {
         if failures > 0 {
             self.matmul.domain.device().record().recovered();
         }
-        self.column = group.columns().end;
-        let (bytes, region) = self.matmul.scratch.results();
-        Ok(Some(Outputs { bytes, region, plan, group, element: PhantomData }))
+        if let Some(last) = done.plan.strips(self.weights.layouts(weight), done.group).last() {
+            let whole = last.columns.end >= last.layout.n();
+            let (of, end) = (weight + last.weight, last.columns.end);
+            self.next = if whole { (of + 1, 0) } else { (of, end) };
+        }
+        self.done = Some(done);
+        Ok(())
     }
 
     /// Brings the NPU back for the repetition of a job; an error when there is to be none.
@@ -130,13 +213,14 @@ impl<'a, E: Element> Product<'a, E> {
         let domain = &self.matmul.domain;
         let device = domain.device();
         let recovery = device.recover(seen);
+        let first = self.weights.as_slice().get(self.next.0);
         let report = PostMortem {
             operation: "matmul",
             precision: Some(E::PRECISION),
             m: self.rows.m() as u64,
-            k: self.weight.layout.k(),
-            n: self.weight.layout.n(),
-            weights_iova: self.weight.iova(),
+            k: self.rows.k(),
+            n: self.weights.layouts(0).fold(0, |n, layout| layout.n().saturating_add(n)),
+            weights_iova: first.map_or(0, WeightRef::iova),
             attempts: failures,
             recovery,
             ..failure.report(device, Some(domain))
@@ -175,9 +259,48 @@ impl<'a, E: Element> Product<'a, E> {
     }
 }
 
+/// Runs a group on the cores taken, and lets the CPU see what they wrote.
+fn attempt(
+    scratch: &mut Scratch,
+    work: &Work<'_>,
+    taken: &mut Taken<'_>,
+    entered: &Entered,
+) -> Result<JobStats, Failure> {
+    let shares = scratch.write(work, entered)?;
+    let mut stats = JobStats { cores: taken.count() as u32, ..JobStats::default() };
+    let mut result = Ok(());
+    for _ in 0..scratch.rounds(&shares) {
+        let (completions, started) = taken.run(|i, core| match shares.get(i) {
+            Some(share) if !share.is_empty() => scratch.submission(share, core).map(Some),
+            _ => Ok(None),
+        });
+        let mut failed = None;
+        let ran = completions.iter().zip(&shares).zip(taken.indices());
+        for ((completion, share), core) in ran {
+            let Some(completion) = completion else { continue };
+            let count = share.end - share.start;
+            stats.submits += 1;
+            stats.programs += count;
+            stats.busy += completion.busy;
+            let iova = scratch.program(share.start);
+            failed = failed.or(JobFailure::of(completion, count, core, iova));
+        }
+        // A job that failed comes first: until the reset, the NPU may still write.
+        result = failed.map_or(Ok(()), |failure| Err(Failure::Job(failure)));
+        result = result.and_then(|()| Ok(started?));
+        if result.is_err() {
+            break;
+        }
+    }
+    scratch.release();
+    result?;
+    scratch.read(work, entered)?;
+    Ok(stats)
+}
+
 impl<E: Element> fmt::Debug for Product<'_, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (column, n, rows) = (self.column, self.weight.layout.n(), self.rows);
-        write!(f, "Product({rows:?}, {column} of {n} columns multiplied)")
+        let ((weight, column), of) = (self.next, self.weights.as_slice().len());
+        write!(f, "Product({:?}, next column {column} of weight {weight} of {of})", self.rows)
     }
 }
