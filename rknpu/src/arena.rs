@@ -134,16 +134,7 @@ impl Arena {
     }
 
     /// The domain it is in.
-    ///
-    /// ```
-    /// use rknpu::{Arena, Device};
-    ///
-    /// let device = Device::simulated(Default::default())?;
-    /// let arena = Arena::new(&device.domain(7)?, 8192)?; // keeps the domain leased
-    /// assert_eq!(arena.domain().index(), 7);
-    /// # Ok::<(), rknpu::Error>(())
-    /// ```
-    pub fn domain(&self) -> &Domain {
+    pub(crate) fn domain(&self) -> &Domain {
         self.0.memory.domain()
     }
 }

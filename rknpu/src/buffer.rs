@@ -87,7 +87,7 @@ impl State for Imported {}
 /// # let device = rknpu::Device::simulated(Default::default())?;
 /// # let layout = Layout::new(32, 32, rknpu::Precision::Int8)?;
 /// # let buffer = device.domain(0)?.alloc(4096)?.to_device()?;
-/// # assert_eq!(first(&buffer, layout)?.iova(), buffer.iova());
+/// # assert_eq!(first(&buffer, layout)?.layout(), layout);
 /// # Ok::<(), rknpu::Error>(())
 /// ```
 pub trait NpuReadable: State {}

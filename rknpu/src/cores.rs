@@ -58,13 +58,7 @@ impl Core {
     }
 
     /// The device that it belongs to.
-    ///
-    /// ```
-    /// let device = rknpu::Device::simulated(Default::default())?;
-    /// assert!(device.core(0)?.device().is(&device));
-    /// # Ok::<(), rknpu::Error>(())
-    /// ```
-    pub fn device(&self) -> &Device {
+    pub(crate) fn device(&self) -> &Device {
         &self.device
     }
 
@@ -210,7 +204,7 @@ impl Cores {
     }
 
     /// The device that they belong to.
-    pub fn device(&self) -> &Device {
+    pub(crate) fn device(&self) -> &Device {
         &self.0.device
     }
 

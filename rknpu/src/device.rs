@@ -392,16 +392,7 @@ impl Device {
     }
 
     /// Whether both are the same open device.
-    ///
-    /// ```
-    /// use rknpu::Device;
-    ///
-    /// let device = Device::simulated(Default::default())?;
-    /// assert!(device.clone().is(&device));
-    /// assert!(!Device::simulated(Default::default())?.is(&device));
-    /// # Ok::<(), rknpu::Error>(())
-    /// ```
-    pub fn is(&self, other: &Device) -> bool {
+    pub(crate) fn is(&self, other: &Device) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 

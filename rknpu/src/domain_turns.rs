@@ -108,7 +108,7 @@ impl DomainTurns {
     }
 
     /// Whether nobody is anywhere.
-    pub fn is_free(&self) -> bool {
+    pub(crate) fn is_free(&self) -> bool {
         self.visits == 0 && self.calls == 0
     }
 
@@ -118,7 +118,7 @@ impl DomainTurns {
     }
 
     /// The domain that was entered last.
-    pub fn current(&self) -> Option<u32> {
+    pub(crate) fn current(&self) -> Option<u32> {
         self.current
     }
 }

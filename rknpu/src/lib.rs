@@ -223,6 +223,9 @@ pub mod chains;
 pub mod cleanup;
 mod cores;
 pub mod device;
+#[cfg(feature = "sim")]
+#[doc(hidden)]
+pub mod doc;
 pub mod domain;
 pub mod domain_turns;
 pub mod driver;

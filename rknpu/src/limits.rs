@@ -12,10 +12,7 @@
 //! ```
 //! use rknpu::{Precision, limits};
 //!
-//! // How 4096 inputs of int8 fit one program: rows, and what they leave to the weights.
-//! let rows = limits::rows(Precision::Int8, 4096);
-//! assert_eq!(rows, 64);
-//! assert_eq!(limits::banks(Precision::Int8, rows, 4096), Some((8, 4)));
+//! assert_eq!(limits::rows(Precision::Int8, 4096), 64); // rows of 4096 inputs that fit one program
 //! ```
 
 use std::time::Duration;
@@ -24,7 +21,7 @@ use rknpu_sys::layout::Precision;
 use rknpu_sys::regs::{CBUF_BANK_BYTES, CBUF_BANKS};
 
 /// Banks that input rows may take.
-pub const DATA_BANKS: u32 = 8;
+pub(crate) const DATA_BANKS: u32 = 8;
 /// Rows of a program at most; public programs have run up to 544.
 pub const ROWS: u32 = 512;
 /// K of a matmul at most: beyond it, an i32 sum of int8 products can overflow.
@@ -42,35 +39,20 @@ pub const DOMAINS: u32 = 16;
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause before the first call in another domain than the last: without one, about one switch in 50,000
 /// wedged a board; with this one, none of a million did (measured by the C project).
-pub const SWITCH_SETTLE: Duration = Duration::from_micros(50);
+pub(crate) const SWITCH_SETTLE: Duration = Duration::from_micros(50);
 /// Work that makes a further core worth its hand-over, in bytes of weights, each weighed by
 /// `1 + rows / 32`: a submit costs about 170 µs and a core reads about 10 bytes of weights a
 /// nanosecond (measured by the C project).
-pub const WORK_PER_CORE: u64 = 1 << 20;
+pub(crate) const WORK_PER_CORE: u64 = 1 << 20;
 
 /// Bytes of one row of `kp` inputs.
-///
-/// ```
-/// use rknpu::{Precision, limits};
-///
-/// assert_eq!(limits::row_bytes(Precision::Fp16, 1024), 2048);
-/// assert_eq!(limits::row_bytes(Precision::Int4, 1024), 512);
-/// ```
-pub const fn row_bytes(precision: Precision, kp: u32) -> u32 {
+pub(crate) const fn row_bytes(precision: Precision, kp: u32) -> u32 {
     (kp as u64 * precision.bits() as u64 / 8) as u32
 }
 
 /// Banks for input and weights of a program with `rows` rows of `kp` inputs; `None` when they do not
 /// fit.
-///
-/// ```
-/// use rknpu::{Precision, limits};
-///
-/// assert_eq!(limits::banks(Precision::Int8, 1, 1024), Some((1, 11)));
-/// assert_eq!(limits::banks(Precision::Fp16, 256, 256), Some((4, 8)));
-/// assert_eq!(limits::banks(Precision::Int8, 4096, 1024), None);
-/// ```
-pub const fn banks(precision: Precision, rows: u32, kp: u32) -> Option<(u32, u32)> {
+pub(crate) const fn banks(precision: Precision, rows: u32, kp: u32) -> Option<(u32, u32)> {
     let bytes = rows as u64 * row_bytes(precision, kp) as u64;
     let data = bytes.div_ceil(CBUF_BANK_BYTES as u64);
     if data == 0 || data > (CBUF_BANKS - weight_banks(kp)) as u64 {
@@ -80,13 +62,7 @@ pub const fn banks(precision: Precision, rows: u32, kp: u32) -> Option<(u32, u32
 }
 
 /// Banks that an output tile of `kp` inputs needs.
-///
-/// ```
-/// use rknpu::limits;
-///
-/// assert_eq!(limits::weight_banks(4096), 4); // 32 bytes of each k in banks of 32 KiB
-/// ```
-pub const fn weight_banks(kp: u32) -> u32 {
+pub(crate) const fn weight_banks(kp: u32) -> u32 {
     let banks = kp.div_ceil(1024);
     if banks == 0 { 1 } else { banks }
 }

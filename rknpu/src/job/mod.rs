@@ -138,25 +138,8 @@ impl Job {
     /// ```
     /// use rknpu::Job;
     ///
-    /// # use rknpu::program::MatmulProgram;
-    /// # use rknpu::{Layout, Precision, reference};
-    /// # let device = rknpu::Device::simulated(Default::default())?;
-    /// # let domain = device.domain(0)?;
-    /// # let layout = Layout::new(32, 32, Precision::Int8)?;
-    /// # let mut weights = domain.alloc(layout.bytes() as usize)?;
-    /// # reference::tile_i8(layout, |k, n| (k == n) as i8, weights.as_mut_slice());
-    /// # let mut input = domain.alloc(32)?;
-    /// # input.as_mut_slice().fill(5);
-    /// # let buffers =
-    /// #     vec![input.to_device()?, weights.to_device()?, domain.alloc(128)?.to_device()?];
-    /// # let commands = MatmulProgram {
-    /// #     precision: Precision::Int8,
-    /// #     m: 1, k: 32, n: 32,
-    /// #     input: buffers[0].iova(), weights: buffers[1].iova(), output: buffers[2].iova(),
-    /// #     next: None,
-    /// # }
-    /// # .encode()?;
-    /// # let programs = &[&commands[..108]];
+    /// # let (domain, buffers, program) = rknpu::doc::identity()?;
+    /// # let programs = &[&program[..]];
     /// let job = Job::new(&domain, programs, buffers)?;
     /// assert_eq!(format!("{job:?}"), "Job(1 programs on 3 buffers in 0)");
     /// # Ok::<(), rknpu::Error>(())
@@ -187,25 +170,8 @@ impl Job {
     /// ```
     /// use rknpu::Job;
     ///
-    /// # use rknpu::program::MatmulProgram;
-    /// # use rknpu::{Layout, Precision, reference};
-    /// # let device = rknpu::Device::simulated(Default::default())?;
-    /// # let domain = device.domain(0)?;
-    /// # let layout = Layout::new(32, 32, Precision::Int8)?;
-    /// # let mut weights = domain.alloc(layout.bytes() as usize)?;
-    /// # reference::tile_i8(layout, |k, n| (k == n) as i8, weights.as_mut_slice());
-    /// # let mut input = domain.alloc(32)?;
-    /// # input.as_mut_slice().fill(5);
-    /// # let buffers =
-    /// #     vec![input.to_device()?, weights.to_device()?, domain.alloc(128)?.to_device()?];
-    /// # let commands = MatmulProgram {
-    /// #     precision: Precision::Int8,
-    /// #     m: 1, k: 32, n: 32,
-    /// #     input: buffers[0].iova(), weights: buffers[1].iova(), output: buffers[2].iova(),
-    /// #     next: None,
-    /// # }
-    /// # .encode()?;
-    /// # let programs = &[&commands[..108]];
+    /// # let (domain, buffers, program) = rknpu::doc::identity()?;
+    /// # let programs = &[&program[..]];
     /// let job = Job::new(&domain, programs, buffers)?;
     /// assert_eq!(job.buffers()[2].len(), 128); // the output
     /// # Ok::<(), rknpu::Error>(())
@@ -219,26 +185,9 @@ impl Job {
     /// ```
     /// use rknpu::Job;
     ///
-    /// # use rknpu::program::MatmulProgram;
-    /// # use rknpu::{Layout, Precision, reference};
-    /// # let device = rknpu::Device::simulated(Default::default())?;
-    /// # let domain = device.domain(0)?;
-    /// # let layout = Layout::new(32, 32, Precision::Int8)?;
-    /// # let mut weights = domain.alloc(layout.bytes() as usize)?;
-    /// # reference::tile_i8(layout, |k, n| (k == n) as i8, weights.as_mut_slice());
-    /// # let mut input = domain.alloc(32)?;
-    /// # input.as_mut_slice().fill(5);
-    /// # let buffers =
-    /// #     vec![input.to_device()?, weights.to_device()?, domain.alloc(128)?.to_device()?];
-    /// # let commands = MatmulProgram {
-    /// #     precision: Precision::Int8,
-    /// #     m: 1, k: 32, n: 32,
-    /// #     input: buffers[0].iova(), weights: buffers[1].iova(), output: buffers[2].iova(),
-    /// #     next: None,
-    /// # }
-    /// # .encode()?;
-    /// # let programs = &[&commands[..108]];
-    /// let (job, _) = Job::new(&domain, programs, buffers)?.run(&mut device.core(0)?)?;
+    /// # let (domain, buffers, program) = rknpu::doc::identity()?;
+    /// # let programs = &[&program[..]];
+    /// let (job, _) = Job::new(&domain, programs, buffers)?.run(&mut domain.device().core(0)?)?;
     /// let output = job.into_buffers().remove(2).to_host()?;
     /// assert_eq!(output.as_slice()[..4], 5i32.to_le_bytes());
     /// # Ok::<(), rknpu::Error>(())
@@ -252,28 +201,11 @@ impl Job {
     /// ```
     /// use rknpu::Job;
     ///
-    /// # use rknpu::program::MatmulProgram;
-    /// # use rknpu::{Layout, Precision, reference};
-    /// # let device = rknpu::Device::simulated(Default::default())?;
-    /// # let domain = device.domain(0)?;
-    /// # let layout = Layout::new(32, 32, Precision::Int8)?;
-    /// # let mut weights = domain.alloc(layout.bytes() as usize)?;
-    /// # reference::tile_i8(layout, |k, n| (k == n) as i8, weights.as_mut_slice());
-    /// # let mut input = domain.alloc(32)?;
-    /// # input.as_mut_slice().fill(5);
-    /// # let buffers =
-    /// #     vec![input.to_device()?, weights.to_device()?, domain.alloc(128)?.to_device()?];
-    /// # let commands = MatmulProgram {
-    /// #     precision: Precision::Int8,
-    /// #     m: 1, k: 32, n: 32,
-    /// #     input: buffers[0].iova(), weights: buffers[1].iova(), output: buffers[2].iova(),
-    /// #     next: None,
-    /// # }
-    /// # .encode()?;
-    /// # let programs = &[&commands[..108]];
-    /// let (job, stats) = Job::new(&domain, programs, buffers)?.run(&mut device.core(0)?)?;
+    /// # let (domain, buffers, program) = rknpu::doc::identity()?;
+    /// # let programs = &[&program[..]];
+    /// let (job, stats) = Job::new(&domain, programs, buffers)?.run(&mut domain.device().core(0)?)?;
     /// assert_eq!((stats.programs, stats.retries), (1, 0));
-    /// let (_job, _) = job.run(&mut device.core(1)?)?; // again, on another core
+    /// let (_job, _) = job.run(&mut domain.device().core(1)?)?; // again, on another core
     /// # Ok::<(), rknpu::Error>(())
     /// ```
     ///
@@ -307,26 +239,9 @@ impl Job {
     /// ```
     /// use rknpu::Job;
     ///
-    /// # use rknpu::program::MatmulProgram;
-    /// # use rknpu::{Layout, Precision, reference};
-    /// # let device = rknpu::Device::simulated(Default::default())?;
-    /// # let domain = device.domain(0)?;
-    /// # let layout = Layout::new(32, 32, Precision::Int8)?;
-    /// # let mut weights = domain.alloc(layout.bytes() as usize)?;
-    /// # reference::tile_i8(layout, |k, n| (k == n) as i8, weights.as_mut_slice());
-    /// # let mut input = domain.alloc(32)?;
-    /// # input.as_mut_slice().fill(5);
-    /// # let buffers =
-    /// #     vec![input.to_device()?, weights.to_device()?, domain.alloc(128)?.to_device()?];
-    /// # let commands = MatmulProgram {
-    /// #     precision: Precision::Int8,
-    /// #     m: 1, k: 32, n: 32,
-    /// #     input: buffers[0].iova(), weights: buffers[1].iova(), output: buffers[2].iova(),
-    /// #     next: None,
-    /// # }
-    /// # .encode()?;
-    /// # let programs = &[&commands[..108]];
-    /// let running = Job::new(&domain, programs, buffers)?.submit(device.core(0)?)?;
+    /// # let (domain, buffers, program) = rknpu::doc::identity()?;
+    /// # let programs = &[&program[..]];
+    /// let running = Job::new(&domain, programs, buffers)?.submit(domain.device().core(0)?)?;
     /// // ... this thread does something else ...
     /// let (_core, finished) = running.wait();
     /// assert_eq!(finished?.1.programs, 1);
@@ -401,29 +316,12 @@ impl fmt::Debug for Job {
 /// ```
 /// use rknpu::Job;
 ///
-/// # use rknpu::program::MatmulProgram;
-/// # use rknpu::{Layout, Precision, reference};
-/// # let device = rknpu::Device::simulated(Default::default())?;
-/// # let domain = device.domain(0)?;
-/// # let layout = Layout::new(32, 32, Precision::Int8)?;
-/// # let mut weights = domain.alloc(layout.bytes() as usize)?;
-/// # reference::tile_i8(layout, |k, n| (k == n) as i8, weights.as_mut_slice());
-/// # let mut input = domain.alloc(32)?;
-/// # input.as_mut_slice().fill(5);
-/// # let buffers =
-/// #     vec![input.to_device()?, weights.to_device()?, domain.alloc(128)?.to_device()?];
-/// # let commands = MatmulProgram {
-/// #     precision: Precision::Int8,
-/// #     m: 1, k: 32, n: 32,
-/// #     input: buffers[0].iova(), weights: buffers[1].iova(), output: buffers[2].iova(),
-/// #     next: None,
-/// # }
-/// # .encode()?;
-/// # let programs = &[&commands[..108]];
-/// let running = Job::new(&domain, programs, buffers)?.submit(device.core(0)?)?;
-/// assert!(device.core(0).is_err()); // the core is with the job
+/// # let (domain, buffers, program) = rknpu::doc::identity()?;
+/// # let programs = &[&program[..]];
+/// let running = Job::new(&domain, programs, buffers)?.submit(domain.device().core(0)?)?;
+/// assert!(domain.device().core(0).is_err()); // the core is with the job
 /// drop(running.wait());
-/// assert!(device.core(0).is_ok());
+/// assert!(domain.device().core(0).is_ok());
 /// # Ok::<(), rknpu::Error>(())
 /// ```
 #[must_use = "dropping a running job waits for it and loses its outcome"]
@@ -442,26 +340,9 @@ impl Running {
     /// ```
     /// use rknpu::Job;
     ///
-    /// # use rknpu::program::MatmulProgram;
-    /// # use rknpu::{Layout, Precision, reference};
-    /// # let device = rknpu::Device::simulated(Default::default())?;
-    /// # let domain = device.domain(0)?;
-    /// # let layout = Layout::new(32, 32, Precision::Int8)?;
-    /// # let mut weights = domain.alloc(layout.bytes() as usize)?;
-    /// # reference::tile_i8(layout, |k, n| (k == n) as i8, weights.as_mut_slice());
-    /// # let mut input = domain.alloc(32)?;
-    /// # input.as_mut_slice().fill(5);
-    /// # let buffers =
-    /// #     vec![input.to_device()?, weights.to_device()?, domain.alloc(128)?.to_device()?];
-    /// # let commands = MatmulProgram {
-    /// #     precision: Precision::Int8,
-    /// #     m: 1, k: 32, n: 32,
-    /// #     input: buffers[0].iova(), weights: buffers[1].iova(), output: buffers[2].iova(),
-    /// #     next: None,
-    /// # }
-    /// # .encode()?;
-    /// # let programs = &[&commands[..108]];
-    /// let (core, finished) = Job::new(&domain, programs, buffers)?.submit(device.core(2)?)?.wait();
+    /// # let (domain, buffers, program) = rknpu::doc::identity()?;
+    /// # let programs = &[&program[..]];
+    /// let (core, finished) = Job::new(&domain, programs, buffers)?.submit(domain.device().core(2)?)?.wait();
     /// let (job, _stats) = finished?;
     /// assert_eq!((core.index(), job.buffers().len()), (2, 3)); // for the next job
     /// # Ok::<(), rknpu::Error>(())
@@ -481,26 +362,9 @@ impl Running {
     /// ```
     /// use rknpu::Job;
     ///
-    /// # use rknpu::program::MatmulProgram;
-    /// # use rknpu::{Layout, Precision, reference};
-    /// # let device = rknpu::Device::simulated(Default::default())?;
-    /// # let domain = device.domain(0)?;
-    /// # let layout = Layout::new(32, 32, Precision::Int8)?;
-    /// # let mut weights = domain.alloc(layout.bytes() as usize)?;
-    /// # reference::tile_i8(layout, |k, n| (k == n) as i8, weights.as_mut_slice());
-    /// # let mut input = domain.alloc(32)?;
-    /// # input.as_mut_slice().fill(5);
-    /// # let buffers =
-    /// #     vec![input.to_device()?, weights.to_device()?, domain.alloc(128)?.to_device()?];
-    /// # let commands = MatmulProgram {
-    /// #     precision: Precision::Int8,
-    /// #     m: 1, k: 32, n: 32,
-    /// #     input: buffers[0].iova(), weights: buffers[1].iova(), output: buffers[2].iova(),
-    /// #     next: None,
-    /// # }
-    /// # .encode()?;
-    /// # let programs = &[&commands[..108]];
-    /// let running = Job::new(&domain, programs, buffers)?.submit(device.core(1)?)?;
+    /// # let (domain, buffers, program) = rknpu::doc::identity()?;
+    /// # let programs = &[&program[..]];
+    /// let running = Job::new(&domain, programs, buffers)?.submit(domain.device().core(1)?)?;
     /// assert_eq!(running.core(), 1);
     /// # drop(running.wait());
     /// # Ok::<(), rknpu::Error>(())

@@ -70,10 +70,8 @@ impl<E: Element> Activations<E> {
     /// written there: every row has to be written.
     ///
     /// ```
-    /// # use rknpu::{Error, Matmul, MatmulLimits};
-    /// # let device = rknpu::Device::simulated(Default::default())?;
-    /// # let limits = MatmulLimits { rows: 2, k: 64, n: 32 };
-    /// # let matmul = Matmul::int8(&device.domain(0)?, &device.cores()?, limits)?;
+    /// # use rknpu::Error;
+    /// # let (matmul, ..) = rknpu::doc::product()?;
     /// assert!(matmul.activations().lease(2, 64).is_ok());
     /// let odd = matmul.activations().lease(2, 33); // no multiple of 32
     /// assert!(matches!(odd, Err(Error::Layout(_))));
@@ -103,20 +101,13 @@ impl<E: Element> Activations<E> {
     /// was made for, unless they take more than 4 MiB.
     ///
     /// ```
-    /// # use rknpu::{Error, Matmul, MatmulLimits};
-    /// # let device = rknpu::Device::simulated(Default::default())?;
-    /// # let limits = MatmulLimits { rows: 2, k: 64, n: 32 };
-    /// # let matmul = Matmul::int8(&device.domain(0)?, &device.cores()?, limits)?;
+    /// # use rknpu::Error;
+    /// # let (matmul, ..) = rknpu::doc::product()?;
     /// assert!(matmul.activations().rows(64) >= 2);
     /// # Ok::<(), rknpu::Error>(())
     /// ```
     pub fn rows(&self, k: u32) -> usize {
         self.pool.capacity.rows(k)
-    }
-
-    /// The domain it is in.
-    pub fn domain(&self) -> &Domain {
-        &self.pool.domain
     }
 
     pub(super) fn owns<S: State>(&self, rows: &Rows<E, S>) -> bool {
@@ -156,7 +147,7 @@ impl<E: Element> fmt::Debug for Activations<E> {
 ///     run.iter_mut().zip(inputs).for_each(|(to, k)| *to = k as i8);
 /// }
 /// let rows = rows.to_device()?; // cleaned: the NPU sees them
-/// assert_eq!((rows.m(), rows.k()), (2, 1056));
+/// assert_eq!(rows.m(), 2);
 /// # Ok::<(), rknpu::Error>(())
 /// ```
 ///
@@ -207,10 +198,8 @@ impl<E: Element, S: State> Rows<E, S> {
     /// Rows.
     ///
     /// ```
-    /// # use rknpu::{Error, Matmul, MatmulLimits};
-    /// # let device = rknpu::Device::simulated(Default::default())?;
-    /// # let limits = MatmulLimits { rows: 2, k: 64, n: 32 };
-    /// # let matmul = Matmul::int8(&device.domain(0)?, &device.cores()?, limits)?;
+    /// # use rknpu::Error;
+    /// # let (matmul, ..) = rknpu::doc::product()?;
     /// assert_eq!(matmul.activations().lease(2, 64)?.m(), 2);
     /// # Ok::<(), rknpu::Error>(())
     /// ```
@@ -219,16 +208,7 @@ impl<E: Element, S: State> Rows<E, S> {
     }
 
     /// Inputs of each.
-    ///
-    /// ```
-    /// # use rknpu::{Error, Matmul, MatmulLimits};
-    /// # let device = rknpu::Device::simulated(Default::default())?;
-    /// # let limits = MatmulLimits { rows: 2, k: 64, n: 32 };
-    /// # let matmul = Matmul::int8(&device.domain(0)?, &device.cores()?, limits)?;
-    /// assert_eq!(matmul.activations().lease(1, 32)?.k(), 32); // narrower than it might be
-    /// # Ok::<(), rknpu::Error>(())
-    /// ```
-    pub fn k(&self) -> u32 {
+    pub(crate) fn k(&self) -> u32 {
         self.k
     }
 
@@ -260,10 +240,8 @@ impl<E: Element> Rows<E, Host> {
     /// Copies one row: `inputs` has K elements.
     ///
     /// ```
-    /// # use rknpu::{Error, Matmul, MatmulLimits};
-    /// # let device = rknpu::Device::simulated(Default::default())?;
-    /// # let limits = MatmulLimits { rows: 2, k: 64, n: 32 };
-    /// # let matmul = Matmul::int8(&device.domain(0)?, &device.cores()?, limits)?;
+    /// # use rknpu::Error;
+    /// # let (matmul, ..) = rknpu::doc::product()?;
     /// let mut rows = matmul.activations().lease(1, 64)?;
     /// rows.write_row(0, &[3; 64])?;
     /// assert!(matches!(rows.write_row(0, &[3; 63]), Err(Error::Length { .. })));
@@ -298,10 +276,8 @@ impl<E: Element> Rows<E, Host> {
     /// A row to be written in place: for each K slice, which inputs, and where they lie.
     ///
     /// ```
-    /// # use rknpu::{Error, Matmul, MatmulLimits};
-    /// # let device = rknpu::Device::simulated(Default::default())?;
-    /// # let limits = MatmulLimits { rows: 2, k: 64, n: 32 };
-    /// # let matmul = Matmul::int8(&device.domain(0)?, &device.cores()?, limits)?;
+    /// # use rknpu::Error;
+    /// # let (matmul, ..) = rknpu::doc::product()?;
     /// let mut rows = matmul.activations().lease(1, 64)?;
     /// for (inputs, run) in rows.row_mut(0)? {
     ///     assert_eq!(run.len(), inputs.len()); // one element an input in int8
@@ -339,10 +315,8 @@ impl<E: Element> Rows<E, Host> {
     /// Hands them to the NPU: cleans the CPU's caches over all rows.
     ///
     /// ```
-    /// # use rknpu::{Error, Matmul, MatmulLimits};
-    /// # let device = rknpu::Device::simulated(Default::default())?;
-    /// # let limits = MatmulLimits { rows: 2, k: 64, n: 32 };
-    /// # let matmul = Matmul::int8(&device.domain(0)?, &device.cores()?, limits)?;
+    /// # use rknpu::Error;
+    /// # let (matmul, ..) = rknpu::doc::product()?;
     /// let mut rows = matmul.activations().lease(1, 64)?;
     /// rows.write_row(0, &[3; 64])?;
     /// let rows = rows.to_device()?; // for any number of products
@@ -366,10 +340,8 @@ impl<E: Element> Rows<E, OnDevice> {
     /// that are not written keep their values.
     ///
     /// ```
-    /// # use rknpu::{Error, Matmul, MatmulLimits};
-    /// # let device = rknpu::Device::simulated(Default::default())?;
-    /// # let limits = MatmulLimits { rows: 2, k: 64, n: 32 };
-    /// # let matmul = Matmul::int8(&device.domain(0)?, &device.cores()?, limits)?;
+    /// # use rknpu::Error;
+    /// # let (matmul, ..) = rknpu::doc::product()?;
     /// let mut rows = matmul.activations().lease(2, 64)?;
     /// rows.write_row(0, &[1; 64])?;
     /// rows.write_row(1, &[2; 64])?;

@@ -18,19 +18,8 @@ use crate::error::{Error, Result};
 /// here straight into [`Rows`](super::Rows).
 ///
 /// ```
-/// # use rknpu::{Layout, Matmul, MatmulLimits, Precision, WeightRef, reference};
-/// # let device = rknpu::Device::simulated(Default::default())?;
-/// # let domain = device.domain(0)?;
-/// # let layout = Layout::new(64, 32, Precision::Int8)?;
-/// # let mut buffer = domain.alloc(layout.bytes() as usize)?;
-/// # reference::tile_i8(layout, |_, n| n as i8, buffer.as_mut_slice());
-/// # let buffer = buffer.to_device()?;
-/// # let weight = WeightRef::new(&buffer, 0, layout)?; // each channel's number
-/// # let limits = MatmulLimits { rows: 2, k: 64, n: 32 };
-/// # let mut matmul = Matmul::int8(&domain, &device.cores()?, limits)?;
-/// # let mut rows = matmul.activations().lease(2, 64)?;
-/// # for row in 0..2 { rows.write_row(row, &[1; 64])?; }
-/// # let rows = rows.to_device()?; // of ones
+/// # let (mut matmul, weight, rows) = rknpu::doc::product()?; // of ones and each channel's number
+/// # let weight = weight.get()?;
 /// let mut product = matmul.multiply(&weight, &rows)?;
 /// if let Some(outputs) = product.next_columns()? {
 ///     let row: Vec<i32> = outputs.row(1).flat_map(|segment| segment.iter()).collect();
@@ -71,51 +60,11 @@ impl<'a, E: Element> Outputs<'a, E> {
     }
 
     /// The columns of the weight that these are.
-    ///
-    /// ```
-    /// # use rknpu::{Layout, Matmul, MatmulLimits, Precision, WeightRef, reference};
-    /// # let device = rknpu::Device::simulated(Default::default())?;
-    /// # let domain = device.domain(0)?;
-    /// # let layout = Layout::new(64, 32, Precision::Int8)?;
-    /// # let mut buffer = domain.alloc(layout.bytes() as usize)?;
-    /// # reference::tile_i8(layout, |_, n| n as i8, buffer.as_mut_slice());
-    /// # let buffer = buffer.to_device()?;
-    /// # let weight = WeightRef::new(&buffer, 0, layout)?; // each channel's number
-    /// # let limits = MatmulLimits { rows: 2, k: 64, n: 32 };
-    /// # let mut matmul = Matmul::int8(&domain, &device.cores()?, limits)?;
-    /// # let mut rows = matmul.activations().lease(2, 64)?;
-    /// # for row in 0..2 { rows.write_row(row, &[1; 64])?; }
-    /// # let rows = rows.to_device()?; // of ones
-    /// let mut product = matmul.multiply(&weight, &rows)?;
-    /// let columns = product.next_columns()?.map(|outputs| outputs.columns());
-    /// assert_eq!(columns, Some(0..32)); // all at once: the weight is small
-    /// # Ok::<(), rknpu::Error>(())
-    /// ```
     pub fn columns(&self) -> Range<u32> {
         self.strip.columns.clone()
     }
 
     /// Rows, as many as there were activations.
-    ///
-    /// ```
-    /// # use rknpu::{Layout, Matmul, MatmulLimits, Precision, WeightRef, reference};
-    /// # let device = rknpu::Device::simulated(Default::default())?;
-    /// # let domain = device.domain(0)?;
-    /// # let layout = Layout::new(64, 32, Precision::Int8)?;
-    /// # let mut buffer = domain.alloc(layout.bytes() as usize)?;
-    /// # reference::tile_i8(layout, |_, n| n as i8, buffer.as_mut_slice());
-    /// # let buffer = buffer.to_device()?;
-    /// # let weight = WeightRef::new(&buffer, 0, layout)?; // each channel's number
-    /// # let limits = MatmulLimits { rows: 2, k: 64, n: 32 };
-    /// # let mut matmul = Matmul::int8(&domain, &device.cores()?, limits)?;
-    /// # let mut rows = matmul.activations().lease(2, 64)?;
-    /// # for row in 0..2 { rows.write_row(row, &[1; 64])?; }
-    /// # let rows = rows.to_device()?; // of ones
-    /// let mut product = matmul.multiply(&weight, &rows)?;
-    /// let rows = product.next_columns()?.map(|outputs| outputs.rows());
-    /// assert_eq!(rows, Some(2));
-    /// # Ok::<(), rknpu::Error>(())
-    /// ```
     pub fn rows(&self) -> usize {
         self.plan.m
     }
@@ -128,19 +77,8 @@ impl<'a, E: Element> Outputs<'a, E> {
     /// Copies the sums to their places in `out`, row-major `[M][N]` with N that of the weight.
     ///
     /// ```
-    /// # use rknpu::{Layout, Matmul, MatmulLimits, Precision, WeightRef, reference};
-    /// # let device = rknpu::Device::simulated(Default::default())?;
-    /// # let domain = device.domain(0)?;
-    /// # let layout = Layout::new(64, 32, Precision::Int8)?;
-    /// # let mut buffer = domain.alloc(layout.bytes() as usize)?;
-    /// # reference::tile_i8(layout, |_, n| n as i8, buffer.as_mut_slice());
-    /// # let buffer = buffer.to_device()?;
-    /// # let weight = WeightRef::new(&buffer, 0, layout)?; // each channel's number
-    /// # let limits = MatmulLimits { rows: 2, k: 64, n: 32 };
-    /// # let mut matmul = Matmul::int8(&domain, &device.cores()?, limits)?;
-    /// # let mut rows = matmul.activations().lease(2, 64)?;
-    /// # for row in 0..2 { rows.write_row(row, &[1; 64])?; }
-    /// # let rows = rows.to_device()?; // of ones
+    /// # let (mut matmul, weight, rows) = rknpu::doc::product()?; // of ones and each channel's number
+    /// # let weight = weight.get()?;
     /// let mut product = matmul.multiply(&weight, &rows)?;
     /// let mut out = [0; 2 * 32];
     /// while let Some(outputs) = product.next_columns()? {
@@ -283,35 +221,9 @@ impl<'a, E: Element> Segment<'a, E> {
 
     /// Writes the results into `out`.
     ///
-    /// ```
-    /// # use rknpu::{Layout, Matmul, MatmulLimits, Precision, WeightRef, reference};
-    /// # let device = rknpu::Device::simulated(Default::default())?;
-    /// # let domain = device.domain(0)?;
-    /// # let layout = Layout::new(64, 32, Precision::Int8)?;
-    /// # let mut buffer = domain.alloc(layout.bytes() as usize)?;
-    /// # reference::tile_i8(layout, |_, n| n as i8, buffer.as_mut_slice());
-    /// # let buffer = buffer.to_device()?;
-    /// # let weight = WeightRef::new(&buffer, 0, layout)?; // each channel's number
-    /// # let limits = MatmulLimits { rows: 2, k: 64, n: 32 };
-    /// # let mut matmul = Matmul::int8(&domain, &device.cores()?, limits)?;
-    /// # let mut rows = matmul.activations().lease(2, 64)?;
-    /// # for row in 0..2 { rows.write_row(row, &[1; 64])?; }
-    /// # let rows = rows.to_device()?; // of ones
-    /// let mut product = matmul.multiply(&weight, &rows)?;
-    /// let mut row = [0; 32];
-    /// if let Some(outputs) = product.next_columns()? {
-    ///     for segment in outputs.row(0) {
-    ///         let columns = segment.columns();
-    ///         segment.sum_into(&mut row[columns.start as usize..columns.end as usize])?;
-    ///     }
-    /// }
-    /// assert_eq!(row[31], 64 * 31);
-    /// # Ok::<(), rknpu::Error>(())
-    /// ```
-    ///
     /// # Errors
     /// [`Error::Length`] unless `out` has an element for each column.
-    pub fn sum_into(&self, out: &mut [E::Output]) -> Result<()> {
+    pub(crate) fn sum_into(&self, out: &mut [E::Output]) -> Result<()> {
         let (got, want) = (out.len(), self.columns.len());
         if got != want {
             let n = want as u32;

@@ -22,19 +22,8 @@ use crate::health::{JobFailure, PostMortem, Recovery};
 /// It keeps neither domain nor cores between calls: others work while its results are read.
 ///
 /// ```
-/// # use rknpu::{Layout, Matmul, MatmulLimits, Precision, WeightRef, reference};
-/// # let device = rknpu::Device::simulated(Default::default())?;
-/// # let domain = device.domain(0)?;
-/// # let layout = Layout::new(64, 32, Precision::Int8)?;
-/// # let mut buffer = domain.alloc(layout.bytes() as usize)?;
-/// # reference::tile_i8(layout, |_, n| n as i8, buffer.as_mut_slice());
-/// # let buffer = buffer.to_device()?;
-/// # let weight = WeightRef::new(&buffer, 0, layout)?; // each channel's number
-/// # let limits = MatmulLimits { rows: 2, k: 64, n: 32 };
-/// # let mut matmul = Matmul::int8(&domain, &device.cores()?, limits)?;
-/// # let mut rows = matmul.activations().lease(2, 64)?;
-/// # for row in 0..2 { rows.write_row(row, &[1; 64])?; }
-/// # let rows = rows.to_device()?; // of ones
+/// # let (mut matmul, weight, rows) = rknpu::doc::product()?; // of ones and each channel's number
+/// # let weight = weight.get()?;
 /// let mut product = matmul.multiply(&weight, &rows)?;
 /// let mut out = [0; 2 * 32];
 /// while let Some(outputs) = product.next_columns()? {
@@ -116,19 +105,8 @@ impl<'a, E: Element> Product<'a, E> {
     /// reset and the job run once more.
     ///
     /// ```
-    /// # use rknpu::{Layout, Matmul, MatmulLimits, Precision, WeightRef, reference};
-    /// # let device = rknpu::Device::simulated(Default::default())?;
-    /// # let domain = device.domain(0)?;
-    /// # let layout = Layout::new(64, 32, Precision::Int8)?;
-    /// # let mut buffer = domain.alloc(layout.bytes() as usize)?;
-    /// # reference::tile_i8(layout, |_, n| n as i8, buffer.as_mut_slice());
-    /// # let buffer = buffer.to_device()?;
-    /// # let weight = WeightRef::new(&buffer, 0, layout)?; // each channel's number
-    /// # let limits = MatmulLimits { rows: 2, k: 64, n: 32 };
-    /// # let mut matmul = Matmul::int8(&domain, &device.cores()?, limits)?;
-    /// # let mut rows = matmul.activations().lease(2, 64)?;
-    /// # for row in 0..2 { rows.write_row(row, &[1; 64])?; }
-    /// # let rows = rows.to_device()?; // of ones
+    /// # let (mut matmul, weight, rows) = rknpu::doc::product()?; // of ones and each channel's number
+    /// # let weight = weight.get()?;
     /// let mut product = matmul.multiply(&weight, &rows)?;
     /// assert!(product.next_columns()?.is_some());
     /// assert!(product.next_columns()?.is_none()); // those were all
@@ -236,19 +214,8 @@ impl<'a, E: Element> Product<'a, E> {
     /// What it has taken so far.
     ///
     /// ```
-    /// # use rknpu::{Layout, Matmul, MatmulLimits, Precision, WeightRef, reference};
-    /// # let device = rknpu::Device::simulated(Default::default())?;
-    /// # let domain = device.domain(0)?;
-    /// # let layout = Layout::new(64, 32, Precision::Int8)?;
-    /// # let mut buffer = domain.alloc(layout.bytes() as usize)?;
-    /// # reference::tile_i8(layout, |_, n| n as i8, buffer.as_mut_slice());
-    /// # let buffer = buffer.to_device()?;
-    /// # let weight = WeightRef::new(&buffer, 0, layout)?; // each channel's number
-    /// # let limits = MatmulLimits { rows: 2, k: 64, n: 32 };
-    /// # let mut matmul = Matmul::int8(&domain, &device.cores()?, limits)?;
-    /// # let mut rows = matmul.activations().lease(2, 64)?;
-    /// # for row in 0..2 { rows.write_row(row, &[1; 64])?; }
-    /// # let rows = rows.to_device()?; // of ones
+    /// # let (mut matmul, weight, rows) = rknpu::doc::product()?; // of ones and each channel's number
+    /// # let weight = weight.get()?;
     /// let mut product = matmul.multiply(&weight, &rows)?;
     /// product.next_columns()?;
     /// assert_eq!((product.stats().cores, product.stats().programs > 0), (1, true));
