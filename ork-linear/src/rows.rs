@@ -131,6 +131,9 @@ pub struct QuantisedRows {
     values: Vec<f32>,
 }
 
+/// A row's values, its codes, their sums, its scale.
+type Row<'a> = (((&'a mut [f32], &'a mut [i8]), &'a mut [i32]), &'a mut f32);
+
 /// Values that a thread should have to do.
 const VALUES_PER_TASK: usize = 1 << 14;
 
@@ -168,16 +171,22 @@ impl QuantisedRows {
 
         let depth = self.depth;
         let each = (VALUES_PER_TASK / width).max(1);
-        let values = self.values.par_chunks_mut(width).with_min_len(each);
-        let codes = self.codes.par_chunks_mut(planes * width);
-        let sums = self.row_sums.par_chunks_mut(planes);
-        let places = codes.zip(sums).zip(&mut self.scales);
-        values.zip(places).for_each(|(values, ((codes, sums), scale))| {
+        let row = |(((values, codes), sums), scale): Row<'_>| {
             *scale = quantise_row(values, transform, depth, codes);
             for (sum, plane) in sums.iter_mut().zip(codes.chunks_exact(width)) {
                 *sum = kernel::dispatch(SumOf(plane));
             }
-        });
+        };
+        // One task would still go to another thread, and this one would wait for it.
+        if m <= each {
+            let codes = self.codes.chunks_mut(planes * width);
+            let rows = self.values.chunks_mut(width).zip(codes);
+            rows.zip(self.row_sums.chunks_mut(planes)).zip(&mut self.scales).for_each(row);
+        } else {
+            let codes = self.codes.par_chunks_mut(planes * width);
+            let rows = self.values.par_chunks_mut(width).with_min_len(each).zip(codes);
+            rows.zip(self.row_sums.par_chunks_mut(planes)).zip(&mut self.scales).for_each(row);
+        }
         Ok(())
     }
 

@@ -62,7 +62,7 @@ pub use error::{Error, Result};
 pub use family::families;
 pub use kv::KvCache;
 pub use linear::{LinearError, Linears, Product, Weight};
-pub use quality::{Quality, compare};
+pub use quality::{Quality, read_text};
 pub use reference::Reference;
 pub use sample::Sampler;
 pub use session::{End, Generated, Session};

@@ -89,11 +89,16 @@ pub(crate) fn softmax(values: &mut [f32]) {
 
 /// `limit · tanh(x / limit)` for each value: what keeps logits within ±`limit`.
 pub(crate) fn soft_cap(values: &mut [f32], limit: f32) {
-    values.par_chunks_mut(CHUNK).for_each(|chunk| {
+    let cap = |chunk: &mut [f32]| {
         for value in chunk {
             *value = limit * libm::tanhf(*value / limit);
         }
-    });
+    };
+    match values.len() {
+        // Another thread would only be waited for.
+        ..=CHUNK => cap(values),
+        _ => values.par_chunks_mut(CHUNK).for_each(cap),
+    }
 }
 
 /// What stands between the two matrices of a feed-forward part.
@@ -118,11 +123,15 @@ impl Activation {
 
     /// `gate` becomes activation(gate) · up.
     pub(crate) fn gate(self, gate: &mut [f32], up: &[f32]) {
-        gate.par_chunks_mut(CHUNK).zip(up.par_chunks(CHUNK)).for_each(|(gate, up)| {
+        let multiply = |(gate, up): (&mut [f32], &[f32])| {
             for (gate, up) in gate.iter_mut().zip(up) {
                 *gate = self.of(*gate) * up;
             }
-        });
+        };
+        match gate.len() {
+            ..=CHUNK => multiply((gate, up)),
+            _ => gate.par_chunks_mut(CHUNK).zip(up.par_chunks(CHUNK)).for_each(multiply),
+        }
     }
 }
 

@@ -7,16 +7,18 @@ use crate::sample::most_likely;
 /// Rows of a pass: a large vocabulary's logits take a megabyte each.
 const BLOCK: usize = 32;
 
-/// How far the shares that one model gives tokens are from those of another.
+/// How far the shares that one model gives tokens are from those of another, and how well the other
+/// guesses what a text says.
 ///
 /// ```
 /// use ork_llm::Quality;
 ///
 /// let mut quality = Quality::default();
-/// quality.add(&[1.0, 2.0, 0.0], &[1.0, 2.0, 0.0]);
+/// quality.add(&[1.0, 2.0, 0.0], &[1.0, 2.0, 0.0], None);
 /// assert_eq!((quality.mean_kl(), quality.agreement()), (0.0, 1.0));
-/// quality.add(&[1.0, 2.0, 0.0], &[2.0, 1.0, 0.0]);
+/// quality.add(&[1.0, 2.0, 0.0], &[2.0, 1.0, 0.0], Some(0)); // token 0 followed
 /// assert!(quality.mean_kl() > 0.0 && quality.agreement() == 0.5);
+/// assert!(quality.perplexity() < 3.0);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
@@ -29,11 +31,15 @@ pub struct Quality {
     pub worst_kl: f64,
     /// Positions at which both hold the same token for the most likely one.
     pub agreed: u64,
+    /// Positions whose next token is known.
+    pub followed: u64,
+    /// Sum of -ln of the shares that the other gave those tokens.
+    pub surprise: f64,
 }
 
 impl Quality {
-    /// Compares the logits of one position.
-    pub fn add(&mut self, reference: &[f32], other: &[f32]) {
+    /// Compares the logits of one position, which the token `next` follows where that is known.
+    pub fn add(&mut self, reference: &[f32], other: &[f32], next: Option<u32>) {
         let (p, q) = (log_sum(reference), log_sum(other));
         let terms = reference.iter().zip(other).map(|(a, b)| {
             let (a, b) = (f64::from(*a) - p, f64::from(*b) - q);
@@ -48,6 +54,10 @@ impl Quality {
         self.kl += kl;
         self.worst_kl = self.worst_kl.max(kl);
         self.agreed += u64::from(most_likely(reference) == most_likely(other));
+        if let Some(logit) = next.and_then(|next| other.get(next as usize)) {
+            self.followed += 1;
+            self.surprise += q - f64::from(*logit);
+        }
     }
 
     /// Mean Kullback–Leibler divergence of the other's shares from the reference's, in nats.
@@ -59,6 +69,11 @@ impl Quality {
     pub fn agreement(&self) -> f64 {
         self.agreed as f64 / self.positions.max(1) as f64
     }
+
+    /// Among how many equally likely tokens the other would have had to guess, on average.
+    pub fn perplexity(&self) -> f64 {
+        (self.surprise / self.followed.max(1) as f64).exp()
+    }
 }
 
 fn log_sum(logits: &[f32]) -> f64 {
@@ -66,50 +81,37 @@ fn log_sum(logits: &[f32]) -> f64 {
     most + logits.iter().map(|x| (f64::from(*x) - most).exp()).sum::<f64>().ln()
 }
 
-/// Compares two models at every position of a text, cut into windows of `window` tokens.
-/// `progress` is told the positions compared so far.
+/// Reads a text of its own, from the first token of `tokens`, and gives `take` the logits of every
+/// position, [`Config::vocabulary`](crate::Config::vocabulary) values, with the token that follows.
 ///
 /// ```
-/// use ork_llm::{Decoder, Reference, compare};
+/// use ork_llm::{Decoder, Quality, Reference, read_text};
 /// # use ork_weights::model::{gguf::Tensors, synth::Shape};
 /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
 /// # Shape::tiny().write(file.as_file())?;
-/// # let decoder = || -> Result<Decoder, Box<dyn std::error::Error>> {
-/// #     let tensors = Tensors::open(file.path())?;
-/// #     let linears = Reference::f32(&tensors)?;
-/// #     Ok(Decoder::new(tensors, Box::new(linears))?)
-/// # };
-/// let (mut one, mut same) = (decoder()?, decoder()?);
-/// let quality = compare(&mut one, &mut same, &[5, 6, 7, 8, 9], 4, |_positions| {})?;
-/// assert_eq!((quality.positions, quality.mean_kl()), (5, 0.0));
+/// # let tensors = Tensors::open(file.path())?;
+/// # let linears = Reference::f32(&tensors)?;
+/// # let mut decoder = Decoder::new(tensors, Box::new(linears))?;
+///
+/// let mut quality = Quality::default();
+/// read_text(&mut decoder, &[5, 6, 7, 8, 9], |logits, next| quality.add(logits, logits, next))?;
+/// assert_eq!((quality.positions, quality.followed, quality.mean_kl()), (5, 4, 0.0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Errors
-/// As [`Decoder::forward`]; [`Error::Draft`](crate::Error::Draft) for vocabularies of two sizes.
-pub fn compare(
-    reference: &mut Decoder,
-    other: &mut Decoder,
+/// As [`Decoder::forward`].
+pub fn read_text(
+    decoder: &mut Decoder,
     tokens: &[u32],
-    window: usize,
-    mut progress: impl FnMut(u64),
-) -> Result<Quality> {
-    let vocabulary = reference.config().vocabulary;
-    if other.config().vocabulary != vocabulary {
-        let reason = format!("{} tokens, not {vocabulary}", other.config().vocabulary);
-        return Err(crate::Error::Draft { reason });
+    mut take: impl FnMut(&[f32], Option<u32>),
+) -> Result<()> {
+    let vocabulary = decoder.config().vocabulary;
+    let mut cache = decoder.cache(tokens.len());
+    let mut following = tokens.iter().copied().skip(1);
+    for block in tokens.chunks(BLOCK) {
+        let logits = decoder.forward(&mut cache, block, block.len())?;
+        logits.chunks_exact(vocabulary).for_each(|logits| take(logits, following.next()));
     }
-    let mut quality = Quality::default();
-    for window in tokens.chunks(window.max(1)) {
-        let mut caches = [reference.cache(window.len()), other.cache(window.len())];
-        let [first, second] = &mut caches;
-        for block in window.chunks(BLOCK) {
-            let wanted = reference.forward(first, block, block.len())?;
-            let found = other.forward(second, block, block.len())?;
-            let rows = wanted.chunks_exact(vocabulary).zip(found.chunks_exact(vocabulary));
-            rows.for_each(|(wanted, found)| quality.add(wanted, found));
-            progress(quality.positions);
-        }
-    }
-    Ok(quality)
+    Ok(())
 }

@@ -9,6 +9,9 @@ use rayon::prelude::*;
 use std::cell::RefCell;
 use std::collections::HashMap;
 
+/// Products of fewer values than this are not given to other threads, which would only be waited for.
+const WORTH_A_THREAD: usize = 256 << 10;
+
 /// Channels that one thread computes at a time.
 const CHANNELS: usize = 16;
 
@@ -186,6 +189,16 @@ impl Linears for Reference {
                     "{rows} rows of {k} inputs and {n} outputs are not {input} and {out} values"
                 )
                 .into());
+            }
+            if rows * k * n < WORTH_A_THREAD {
+                self.columns.resize(rows * n, 0.0);
+                matrix.multiply(input, k, rows, 0, &mut self.columns);
+                for (channel, column) in self.columns.chunks_exact(rows).enumerate() {
+                    for (row, value) in column.iter().enumerate() {
+                        out[row * n + channel] = *value;
+                    }
+                }
+                continue;
             }
             if rows == 1 {
                 out.par_chunks_mut(CHANNELS).enumerate().for_each(|(chunk, out)| {

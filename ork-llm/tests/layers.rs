@@ -63,7 +63,7 @@ fn bits_do_not_depend_on_who_computes() {
         let vocabulary = families::VOCABULARY as usize;
         let exact = logits(in_f32(&model), 14);
         let rows = exact.chunks_exact(vocabulary).zip(alone.chunks_exact(vocabulary));
-        rows.for_each(|(exact, found)| quality.add(exact, found));
+        rows.for_each(|(exact, found)| quality.add(exact, found, None));
         eprintln!("{name}: KL {:.1e}, {:.2} agree", quality.mean_kl(), quality.agreement());
         assert!(quality.mean_kl() < 0.02 && quality.mean_kl() > 0.0, "{name}: {quality:?}");
     }

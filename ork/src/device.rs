@@ -11,6 +11,9 @@ use crate::ending::AtSuddenEnd;
 use crate::error::Result;
 use crate::output::Report;
 
+/// What a simulated device calls itself.
+const SIMULATED: &str = "sim";
+
 /// What `--device` asks for.
 ///
 /// ```
@@ -84,6 +87,13 @@ impl DeviceChoice {
 pub struct OpenDevice {
     _ending: AtSuddenEnd,
     device: Device,
+}
+
+impl OpenDevice {
+    /// Whether the NPU is one in software.
+    pub fn is_simulated(&self) -> bool {
+        self.device.node() == SIMULATED
+    }
 }
 
 impl Deref for OpenDevice {

@@ -170,8 +170,7 @@ fn read(
     let (planes, row_scales) = (rows.depth().planes(), &rows.scales()[first..][..m]);
     let each = (BYTES_PER_TASK / (outputs.columns().len() * 4).max(1)).max(1);
     let (column, width) = (out.column, out.n);
-    let places = out.rows.par_chunks_mut(width).skip(first).take(m).with_min_len(each);
-    places.zip(row_scales).enumerate().for_each(|(row, (out, &row_scale))| {
+    let row = |(row, (out, &row_scale)): (usize, (&mut [f32], &f32))| {
         let Some(out) = out.get_mut(column..column + n) else { return };
         let place = |columns: &std::ops::Range<u32>| columns.start as usize..columns.end as usize;
         let high = |segment: Segment<'_, Int8>| {
@@ -190,5 +189,13 @@ fn read(
                 }
             });
         });
-    });
+    };
+    // One task would still go to another thread, and this one would wait for it.
+    if m <= each {
+        let places = out.rows.chunks_mut(width).skip(first).take(m);
+        places.zip(row_scales).enumerate().for_each(row);
+    } else {
+        let places = out.rows.par_chunks_mut(width).skip(first).take(m).with_min_len(each);
+        places.zip(row_scales).enumerate().for_each(row);
+    }
 }

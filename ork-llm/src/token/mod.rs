@@ -139,13 +139,17 @@ impl Tokenizer {
         self.len == 0
     }
 
+    /// The token that begins every text of the model, where it has one.
+    pub fn begin(&self) -> Option<u32> {
+        self.begin
+    }
+
     /// Whether `token` ends an answer.
     pub fn is_end(&self, token: u32) -> bool {
         self.ends.contains(&token)
     }
 
-    /// The tokens of a text that a user wrote. The token that begins every text of the model comes
-    /// first, where it has one.
+    /// The tokens of a text that a user wrote, behind [`begin`](Tokenizer::begin).
     pub fn encode(&self, text: &str) -> Vec<u32> {
         let mut tokens = Vec::from_iter(self.begin);
         self.push_text(text, &mut tokens);

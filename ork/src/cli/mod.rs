@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand};
 pub use packs::{ConvertArgs, InspectArgs, QuantiseArgs, UpgradeArgs, VerifyArgs};
 pub use probes::{CapacityArgs, DomainsArgs, FillArgs, PersistArgs, ProbeCommand, StreamProbeArgs};
 pub use runs::{BenchArgs, DemoArgs, PlanArgs, TopArgs};
-pub use text::{Arithmetic, RunArgs};
+pub use text::{Arithmetic, Form, QualityArgs, RunArgs};
 
 use crate::device::DeviceChoice;
 
@@ -39,6 +39,18 @@ Columns, a line for each pass over the weights:
   loaded   bytes of the loads
 Below: most device memory mapped at once (weights, slots and scratch), most memory of the process (a
 simulated device's included), and a digest of all results, which must not depend on the budget.";
+
+/// What the columns of `ork quality` are, below its options.
+const AFTER_QUALITY: &str = "\
+Columns:
+  activations  bits of the values that weights are multiplied by; 16 are two int8 rows of one product
+  time         time of the passes over the text, 32 tokens at a time
+  memory       weights as they are computed with
+  pack         weights in a pack of this form
+  KL           how far the shares of all tokens are from those of f32: the mean over the text, in nats
+  worst        the largest of these
+  1st token    how often the most likely token is that of f32
+  perplexity   among how many equally likely tokens the model guesses, on average";
 
 /// Runs models on the NPU of an RK3588, also larger ones than it can address.
 ///
@@ -90,6 +102,9 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Rewrite a pack of any version in the present form, without the model.
     Upgrade(UpgradeArgs),
+    /// Measure what each form of weights costs and how much it changes what a model says.
+    #[command(after_help = AFTER_QUALITY)]
+    Quality(QualityArgs),
     /// Benchmark: multiply made-up activations by every weight of a pack or model, through a budget.
     #[command(after_help = AFTER_BENCH)]
     Bench(BenchArgs),

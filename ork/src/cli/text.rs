@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use ork_weights::quantise::Tier;
+use ork_linear::{Depth, ParseDepthError};
+use ork_weights::quantise::{ParseTierError, Tier};
 
 use super::DeviceArgs;
 use crate::size::Size;
@@ -67,6 +68,87 @@ pub struct RunArgs {
     /// Tokens that are proposed at a time.
     #[arg(long, value_name = "N", default_value_t = 6, requires = "draft", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub draft_tokens: u32,
+}
+
+/// `ork quality`.
+///
+/// ```
+/// use clap::Parser;
+/// use ork::cli::{Cli, Command};
+///
+/// let cli = Cli::parse_from(["ork", "quality", "m.gguf", "--text", "t.txt", "--form", "int8/8"]);
+/// let Command::Quality(args) = cli.command else { panic!() };
+/// assert_eq!((args.form[0].to_string(), args.tokens), ("int8/8".into(), 2048));
+/// ```
+#[derive(Args, Clone, Debug)]
+pub struct QualityArgs {
+    /// A GGUF model.
+    pub model: PathBuf,
+    /// A text, UTF-8, that the model is to guess.
+    #[arg(long, value_name = "FILE")]
+    pub text: PathBuf,
+    /// Tokens of the text that are used, from its beginning.
+    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(2..))]
+    pub tokens: u32,
+    /// Tokens that are read as one text; at most what the model was made for.
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(2..))]
+    pub window: u32,
+    /// What to measure beside f32: a tier of weights, and behind a slash the bits of activations, 16 or 8.
+    /// May be given several times; by default every one that is computed.
+    #[arg(long, value_name = "TIER[/BITS]")]
+    pub form: Vec<Form>,
+    /// Device memory for weights and scratch; by default ORK_WCACHE_BUDGET_MB, or 3072 MiB.
+    #[arg(long, value_name = "SIZE")]
+    pub budget: Option<Size>,
+    /// Device. On the simulator the CPU computes, with the same results.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+/// A form in which linear layers are computed: how weights are stored, and how finely activations are
+/// quantised.
+///
+/// ```
+/// use ork::cli::Form;
+///
+/// let form: Form = "rotated-int8".parse()?;
+/// assert_eq!(form.to_string(), "rotated-int8/16");
+/// assert!("int4".parse::<Form>().is_err()); // not computed: its sums saturate
+/// # Ok::<(), String>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Form {
+    /// Of the weights.
+    pub tier: Tier,
+    /// Of the activations; not of those that fp16 weights are multiplied by, which stay f32.
+    pub depth: Depth,
+}
+
+impl Form {
+    /// Every form that is computed, but for groups of scales.
+    pub fn all() -> impl Iterator<Item = Form> {
+        let tiers = ["fp16/16", "int8/8", "int8/16", "rotated-int8/8", "rotated-int8/16"];
+        let four_bits = ["nf4/16", "o4n1/16", "int4-as-int8/16"];
+        tiers.into_iter().chain(four_bits).filter_map(|form| form.parse().ok())
+    }
+}
+
+impl std::fmt::Display for Form {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.tier, self.depth)
+    }
+}
+
+impl std::str::FromStr for Form {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Form, String> {
+        let (tier, bits) = text.split_once('/').unwrap_or((text, "16"));
+        let tier = tier.parse().map_err(|error: ParseTierError| error.to_string())?;
+        ork_linear::multiplies(tier).map_err(|error| error.to_string())?;
+        let depth = bits.parse().map_err(|error: ParseDepthError| error.to_string())?;
+        Ok(Form { tier, depth })
+    }
 }
 
 /// How linear layers are computed.

@@ -7,6 +7,7 @@ mod inspect;
 mod models;
 mod plan;
 mod probe;
+mod quality;
 mod run;
 mod top;
 mod upgrade;
@@ -33,6 +34,7 @@ pub fn run(cli: &Cli) -> Result<()> {
     match &cli.command {
         Command::Run(args) => run::run(args, report),
         Command::Demo(args) => demo::run(args, report),
+        Command::Quality(args) => quality::run(args, report),
         Command::Bench(args) => bench::run(args, report),
         Command::Inspect(args) => inspect::run(args, report),
         Command::Verify(args) => verify::run(args, report),

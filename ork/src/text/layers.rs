@@ -28,6 +28,8 @@ const ROWS: u32 = 128;
 pub(crate) struct Weights {
     pub(crate) tier: Tier,
     pub(crate) depth: Depth,
+    /// Whether the NPU computes; otherwise the CPU does all of it.
+    pub(crate) npu: bool,
     /// Device memory; by default the environment's.
     pub(crate) budget: Option<Size>,
     pub(crate) kept: Kept,
@@ -149,6 +151,9 @@ pub(crate) fn open(
     }
     let mut setup = Setup::new(weights.budget.map_or(environment.budget, |size| size.0));
     setup.depth = weights.depth;
+    if !weights.npu {
+        setup.npu_rows = usize::MAX;
+    }
     setup.cache.rows = ROWS;
     let experts = |store: &Arc<Store>| store.items().iter().any(|item| item.expert.is_some());
     setup.cache.routed = stores.iter().any(experts);
@@ -171,8 +176,10 @@ pub(crate) fn open(
         Watched { layers, building, on_cpu: false, report }
     });
     let mut watched: Vec<Watched> = watched.collect();
-    for (layers, path) in watched.iter_mut().zip(models) {
-        layers.check(path)?;
+    if weights.npu {
+        for (layers, path) in watched.iter_mut().zip(models) {
+            layers.check(path)?;
+        }
     }
     Ok(watched)
 }
@@ -246,6 +253,7 @@ mod tests {
             let weights = Weights {
                 tier: Tier::RotatedInt8 { group: None },
                 depth: Depth::Bits16,
+                npu: true,
                 budget: Some(Size(64 << 20)),
                 kept: Kept::Nowhere,
             };

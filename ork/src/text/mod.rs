@@ -6,10 +6,12 @@ mod conversation;
 mod kept;
 mod layers;
 mod model;
+mod quality;
 
 pub(crate) use answer::{Answer, Teller};
 pub(crate) use conversation::converse;
 pub(crate) use model::TextModel;
+pub(crate) use quality::{Table, measure};
 
 use crate::error::Error;
 use std::path::Path;

@@ -62,7 +62,9 @@ impl TextModel {
 
         let (mut of_draft, of_model, device) = match args.tier {
             Arithmetic::F32 => {
-                let reference = |tensors: &Tensors| reference(tensors).map_err(failed(path));
+                let reference = |tensors: &Tensors| -> Result<Box<dyn Linears>> {
+                    Ok(Box::new(reference(tensors).map_err(failed(path))?))
+                };
                 let of_draft = draft.as_ref().map(|(tensors, _)| reference(tensors)).transpose()?;
                 (of_draft, reference(&tensors)?, None)
             }
@@ -75,7 +77,8 @@ impl TextModel {
                 let asked = args.persist.as_ref().map(Option::as_deref);
                 let kept = Kept::new(asked, &environment);
                 let nowhere = kept == Kept::Nowhere;
-                let weights = Weights { tier, depth: Depth::Bits16, budget: args.budget, kept };
+                let depth = Depth::Bits16;
+                let weights = Weights { tier, depth, npu: true, budget: args.budget, kept };
                 let mut opened = layers::open(&weights, &models, &device, report)?;
                 if let Some(layers) = opened.last().filter(|_| nowhere) {
                     report.note(format!(
@@ -121,7 +124,8 @@ impl TextModel {
     }
 }
 
-fn open(path: &Path) -> Result<(Tensors, Tokenizer)> {
+/// A model's file and vocabulary.
+pub(super) fn open(path: &Path) -> Result<(Tensors, Tokenizer)> {
     let open = || -> ork_llm::Result<_> {
         let tensors = Tensors::open(path)?;
         let tokenizer = Tokenizer::new(tensors.header())?;
@@ -131,13 +135,13 @@ fn open(path: &Path) -> Result<(Tensors, Tokenizer)> {
 }
 
 /// The layers in f32: kept so where they are small enough.
-fn reference(tensors: &Tensors) -> ork_llm::Result<Box<dyn Linears>> {
+pub(super) fn reference(tensors: &Tensors) -> ork_llm::Result<Reference> {
     let values = |tensor: &ork_weights::model::gguf::Tensor| {
         tensor.dimensions.iter().copied().fold(4, u64::saturating_mul)
     };
     let bytes: u64 = tensors.iter().map(values).fold(0, u64::saturating_add);
     Ok(match bytes {
-        ..=KEPT_AS_F32 => Box::new(Reference::f32(tensors)?),
-        _ => Box::new(Reference::light(tensors)?),
+        ..=KEPT_AS_F32 => Reference::f32(tensors)?,
+        _ => Reference::light(tensors)?,
     })
 }

@@ -81,6 +81,7 @@ fn help_lists_every_command_and_exit_code() {
     for word in [
         "demo",
         "run",
+        "quality",
         "convert",
         "inspect",
         "verify",

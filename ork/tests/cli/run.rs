@@ -162,6 +162,43 @@ fn a_pack_of_another_model_is_refused() {
 }
 
 #[test]
+fn quality_says_what_a_form_costs() {
+    let (folder, path) = writer();
+    let said = folder.path().join("said.txt");
+    std::fs::write(&said, LONG.repeat(2)).unwrap();
+    let base = ["quality", text(&path), "--text", text(&said), "--device", "sim", "--window", "50"];
+    let view = json(&[&base[..], &["--tokens", "90"]].concat());
+    assert_eq!((view["tokens"].as_u64(), view["window"].as_u64()), (Some(90), Some(50)));
+    let forms = view["forms"].as_array().unwrap();
+    let of = |name: &str, bits: u64| {
+        let mut all = forms.iter();
+        let found = all.find(|form| form["form"] == name && form["activation_bits"] == bits);
+        found.unwrap_or_else(|| panic!("{name}/{bits} is not in {view:#}"))
+    };
+    let kl = |name, bits| of(name, bits)["kl"].as_f64().unwrap();
+    assert_eq!(forms.len(), 9);
+    assert_eq!((kl("f32", 32), of("f32", 32)["first_token"].as_f64()), (0.0, Some(1.0)));
+    let ranked = [kl("fp16", 32), kl("int8", 16), kl("int8", 8), kl("o4n1", 16)];
+    assert!(ranked.is_sorted() && ranked[0] < ranked[1] && ranked[2] < ranked[3], "{ranked:?}");
+    assert!(kl("rotated-int8", 16) < kl("rotated-int8", 8), "{view:#}");
+    let bytes = |name, bits, key: &str| of(name, bits)[key].as_u64().unwrap();
+    let sizes =
+        [("int8", 16), ("fp16", 32), ("f32", 32)].map(|(form, bits)| bytes(form, bits, "bytes"));
+    assert!(sizes.is_sorted_by(|a, b| a < b), "{sizes:?}");
+    assert!(bytes("nf4", 16, "pack_bytes") < bytes("int8", 16, "pack_bytes"));
+    assert!(forms.iter().all(|form| form["perplexity"].as_f64().unwrap() > 1.0), "{view:#}");
+
+    // A model made for 256 tokens reads no more at a time.
+    let one = json(&[&base[..4], &["--device", "sim", "--form", "int8/8"]].concat());
+    assert_eq!((one["window"].as_u64(), one["forms"].as_array().unwrap().len()), (Some(256), 2));
+    std::fs::write(&said, "a").unwrap();
+    fails(&base, 2, &["said.txt", "nothing to guess"]);
+    std::fs::write(&said, b"a\xff").unwrap();
+    fails(&base, 3, &["said.txt", "UTF-8"]);
+    fails(&[&base[..], &["--form", "int4"]].concat(), 2, &["int4", "rotated-int8"]);
+}
+
+#[test]
 fn lines_become_a_conversation() {
     let (_folder, path) = writer();
     let args = [text(&path), "--temperature", "0", "--max-tokens", "5", "--json"];
