@@ -28,7 +28,7 @@ pub const COMMANDS: u8 = 6;
 
 /// rustix types a request word by its back end (u32, or u64 over the C library); it has 32 bits in both.
 #[allow(clippy::unnecessary_cast)]
-const fn word(opcode: Opcode) -> u32 {
+pub(crate) const fn word(opcode: Opcode) -> u32 {
     opcode as u32
 }
 
@@ -107,6 +107,8 @@ macro_rules! request {
         const _: () = assert!(($word >> 16) as usize & 0x3fff == size_of::<$ty>());
     )* };
 }
+
+pub(crate) use request;
 
 request! {
     uapi::Action => ACTION,

@@ -10,14 +10,15 @@
 //! | [`action`] | the codes of `ACTION` |
 //! | [`drm`] | the generic DRM and dma-buf structs used beside them |
 //! | [`ioctl`] | request words and the raw calls |
+//! | [`rocket`] | the calls of the mainline driver, an alternative to the five above except `drm` and `ioctl` |
 //! | [`regs`] | blocks, registers and fields of the NPU, and how a register command is written |
 //! | [`layout`] | where the NPU expects each weight: slices, tiles, offsets |
 //!
-//! The first five are the driver, the last two the hardware. To write weights for the NPU, begin with
+//! The first six are the drivers, the last two the hardware. To write weights for the NPU, begin with
 //! [`layout`]; to read a trace of a program that uses the driver, with [`uapi`]; to read what the NPU
 //! executes, with [`regs`].
 //!
-//! The structs are those of the vendor driver 0.9.8 (2024-08-28), and the 40-byte
+//! The structs of [`uapi`] are those of the vendor driver 0.9.8 (2024-08-28), and the 40-byte
 //! `MEM_CREATE` of the drivers before 0.9.6. They are the same on x86-64 and aarch64.
 //!
 //! ```
@@ -49,4 +50,5 @@ pub mod flags;
 pub mod ioctl;
 pub mod layout;
 pub mod regs;
+pub mod rocket;
 pub mod uapi;
