@@ -210,3 +210,20 @@ fn the_command_prints_json_and_its_exit_code_tells() {
         assert_eq!((&scenario["steps"], &scenario["unequal"]), (&2.into(), &code.into()));
     }
 }
+
+#[test]
+fn every_recorded_answer_of_the_mainline_driver_is_the_models() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/rocket-traces");
+    let results = replay::folder(&folder).unwrap();
+    println!("{results}");
+    assert_eq!(results.scenarios.len(), 33);
+    let totals = results.totals();
+    assert_eq!((totals.steps, totals.unequal), (783, 0));
+    // 3 per cent.
+    assert!(totals.not_compared <= 23, "{}", totals.not_compared);
+    // Every death of the kernel is named by a hazard.
+    let deaths = results.scenarios.iter().filter_map(|scenario| scenario.fatal.as_ref());
+    assert_eq!(deaths.clone().count(), 13);
+    assert!(deaths.into_iter().all(|fatal| fatal.hazard.is_some()));
+    assert!(results.all_equal());
+}

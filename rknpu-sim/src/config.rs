@@ -260,6 +260,54 @@ pub enum Addresses {
     Reused,
 }
 
+/// Which kernel driver the machine has.
+///
+/// ```
+/// use rknpu_sim::{Config, Machine, config::Driver};
+/// use rknpu_sys::rocket::CreateBo;
+///
+/// let driver = Driver::Rocket(Default::default());
+/// let file = Machine::new(Config { driver, ..Config::default() }).open();
+/// let mut object = CreateBo { size: 4096, ..Default::default() };
+/// file.call(&mut object)?;
+/// assert_eq!((object.handle, object.dma_address), (1, 0)); // the first one, at the lowest address
+/// # Ok::<(), rustix::io::Errno>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Driver {
+    /// The vendor's `rknpu`, of [`Config::version`].
+    #[default]
+    Rknpu,
+    /// Mainline's `rocket`. Of the configuration, what is about domains, versions, SRAM, contiguous memory and
+    /// addresses is not looked at.
+    Rocket(Form),
+}
+
+/// In which form `rocket` is built.
+///
+/// ```
+/// use rknpu_sim::{Config, Hazard, Machine, config::{Driver, Form}};
+/// use rknpu_sys::rocket::CreateBo;
+///
+/// // No address is left: later kernels say so, the first form follows a null pointer.
+/// for (form, kills) in [(Form::Later, false), (Form::FirstMerged, true)] {
+///     let machine = Machine::new(Config { driver: Driver::Rocket(form), ..Config::default() });
+///     let file = machine.open();
+///     let object = CreateBo { size: 0x7fff_f000, ..Default::default() };
+///     let made = [object; 3].map(|mut object| file.call(&mut object).is_ok());
+///     assert_eq!(made, [true, true, false]);
+///     assert_eq!(machine.report().hazards[0].hazard.kills(), kills);
+/// }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    /// As in Linux 7.3.
+    #[default]
+    Later,
+    /// As first merged for 6.18: jobs that are dropped, and creation without an address, are an oops.
+    FirstMerged,
+}
+
 /// Which clock waits go by.
 ///
 /// ```
@@ -362,6 +410,8 @@ impl Default for Hardware {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// The kernel driver.
+    pub driver: Driver,
     /// Driver version.
     pub version: Version,
     /// Memory model.
@@ -410,6 +460,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Config {
         Config {
+            driver: Driver::default(),
             version: Version::default(),
             mode: Mode::default(),
             iommu: true,

@@ -77,6 +77,13 @@ pub enum Fault {
         /// How many then hang.
         times: u32,
     },
+    /// `rocket` drops jobs, out of memory for instance, and SUBMIT says 0.
+    DroppedJob {
+        /// Jobs that are queued before.
+        after: u32,
+        /// How many.
+        times: u32,
+    },
     /// The reset lines fail: the next soft reset returns this errno and leaves its flag set.
     ResetLines(Errno),
     /// The next switch of domain fails to attach.
@@ -176,6 +183,22 @@ impl Faults {
     /// Whether it cannot be written this time.
     pub(crate) fn copy_out(&mut self) -> bool {
         self.once(|fault| matches!(fault, Fault::CopyOut).then_some(Errno::FAULT)).is_some()
+    }
+
+    /// Whether `rocket` drops the next job.
+    pub(crate) fn dropped_job(&mut self) -> bool {
+        let dropped = |f: &Fault| matches!(f, Fault::DroppedJob { .. });
+        let Some(at) = self.armed.iter().position(dropped) else { return false };
+        let Fault::DroppedJob { after, times } = &mut self.armed[at] else { return false };
+        if *after > 0 {
+            *after -= 1;
+            return false;
+        }
+        *times = times.saturating_sub(1);
+        if *times == 0 {
+            self.armed.remove(at);
+        }
+        true
     }
 
     fn once(&mut self, pick: impl Fn(&Fault) -> Option<Errno>) -> Option<Errno> {

@@ -17,6 +17,8 @@ use std::collections::{BinaryHeap, HashMap};
 pub enum Node {
     /// `cardN`: also CREATE_DUMB.
     Card,
+    /// `accelN` of `rocket`, the only node that it has.
+    Accel,
     /// `renderDN`.
     #[default]
     Render,

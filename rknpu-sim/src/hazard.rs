@@ -85,6 +85,18 @@ pub enum Hazard {
     NoSupply,
     /// A size near 2^64 made a buffer of no bytes.
     SizeWrapped { size: u64 },
+    /// A call on `rocket` that looks at a master, which there never is.
+    NoMaster { call: &'static str },
+    /// CREATE_BO without an address left, in the first form.
+    NodeNeverInserted { size: u64 },
+    /// A job was dropped before it had its address space, in the first form.
+    JobWithoutDomain,
+    /// CREATE_BO without an address left: the file's IOMMU domain is never freed.
+    DomainLeaked { file: u32 },
+    /// CREATE_BO above the largest object: its pages are given back and stay mapped.
+    PagesLeft { iova: u64, size: u64 },
+    /// A file of `rocket` has gone before objects of it.
+    OutlivesFile { file: u32, objects: usize },
     /// An allocation left a handle that the caller never learns.
     HandleLost { handle: u32 },
 }
@@ -107,6 +119,9 @@ impl Hazard {
                 | H::TasksNotMapped { .. }
                 | H::TasksOutside { .. }
                 | H::NoSupply
+                | H::NoMaster { .. }
+                | H::NodeNeverInserted { .. }
+                | H::JobWithoutDomain
         )
     }
 }
@@ -227,6 +242,35 @@ impl fmt::Display for Hazard {
             H::SizeWrapped { size } => write!(
                 f,
                 "MEM_CREATE of {size:#x} bytes wraps to none and succeeds: a sync of it kills the process"
+            ),
+            H::NoMaster { call } => write!(
+                f,
+                "{call} on an accel node: the kernel follows the null pointer of a master that there never is"
+            ),
+            H::NodeNeverInserted { size } => write!(
+                f,
+                "CREATE_BO of {size} bytes with no address left: the kernel removes a node that was never \
+                 inserted; count the addresses and never ask for more"
+            ),
+            H::JobWithoutDomain => write!(
+                f,
+                "SUBMIT of a job that is dropped while it is looked up: the kernel gives back an IOMMU domain \
+                 that the job never had; submit only jobs that hold (a task, live handles, exact sizes)"
+            ),
+            H::DomainLeaked { file } => write!(
+                f,
+                "CREATE_BO of file {file} with no address left: its IOMMU domain is never freed; count the \
+                 addresses and never ask for more"
+            ),
+            H::PagesLeft { iova, size } => write!(
+                f,
+                "CREATE_BO of {size} bytes, above 0x7ffff000: it fails, and its pages, given back to the \
+                 system, stay mapped for the NPU at {iova:#x}"
+            ),
+            H::OutlivesFile { file, objects } => write!(
+                f,
+                "file {file} has gone before {objects} of its objects, which a job, a dma-buf or another file \
+                 holds: the kernel frees them into memory that is freed; wait for jobs and close exports first"
             ),
             H::HandleLost { handle } => write!(
                 f,

@@ -48,6 +48,8 @@ pub(crate) enum Channel {
     Job(usize),
     /// The domain count or the current domain.
     Domain,
+    /// Jobs of `rocket`: begun or ended.
+    Written,
     /// A fence.
     Fence,
     /// Whatever the program's own threads tell each other.
@@ -70,6 +72,13 @@ pub(crate) enum Event {
     },
     /// Another process, which held the domain, lets go of it.
     LetGo,
+    /// A job of `rocket` has had its time, if it still runs.
+    JobTimeout {
+        /// Core.
+        core: usize,
+        /// Which.
+        job: u64,
+    },
 }
 
 /// An engine's run that has not begun.
@@ -302,6 +311,12 @@ impl Kernel {
         state.time.now = state.time.now.max(when);
         if let Some(Reverse((_, _, event))) = state.time.events.pop() {
             match event {
+                Event::Interrupt { core, generation, status }
+                    if crate::rocket::is(&self.config) =>
+                {
+                    state.rocket_interrupt(core, generation, status);
+                }
+                Event::JobTimeout { core, job } => state.rocket_timeout(core, job),
                 Event::Interrupt { core, generation, status } => {
                     state.interrupt(&self.config, core, generation, status);
                 }

@@ -83,6 +83,7 @@ mod memory;
 mod object;
 mod offsets;
 mod physical;
+mod rocket;
 mod sram;
 mod state;
 mod tasks;

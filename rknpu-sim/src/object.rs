@@ -16,6 +16,11 @@ const STRIDE: u64 = 0x400;
 /// How an object came by its memory and its addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Path {
+    /// `rocket`'s only kind: pages, mapped in the address space of the open file that made it.
+    Shmem {
+        /// That file.
+        owner: u32,
+    },
     /// Pages, mapped through the DMA API.
     Pages,
     /// Pages, mapped by the driver's own allocator (flag 0x400).
@@ -159,7 +164,7 @@ impl Objects {
         self.live.iter().map(|(address, object)| (*address, object))
     }
 
-    fn remove(&mut self, address: u64) -> Option<Object> {
+    pub(crate) fn remove(&mut self, address: u64) -> Option<Object> {
         let object = self.live.remove(&address);
         if object.is_some() && self.addresses == Addresses::Reused {
             self.freed.push(address);
@@ -171,6 +176,9 @@ impl Objects {
 impl State {
     /// Drops one reference where nothing can wait. Freeing is put off while the domain is in use.
     pub(crate) fn put_object_now(&mut self, config: &Config, address: u64) {
+        if self.is_shmem(address) {
+            return self.put_shmem(address);
+        }
         if self.unref(address) {
             let until = self.time.now() + SWITCH_WAIT * u64::from(FREE_TRIES);
             self.objects.waiting.push((address, until));
@@ -199,6 +207,10 @@ impl State {
     }
 
     /// Drops one reference; whether it was the last.
+    fn is_shmem(&self, address: u64) -> bool {
+        self.objects.get(address).is_some_and(|object| matches!(object.path, Path::Shmem { .. }))
+    }
+
     fn unref(&mut self, address: u64) -> bool {
         let Some(object) = self.objects.get_mut(address) else { return false };
         object.refs = object.refs.saturating_sub(1);
@@ -244,7 +256,7 @@ impl State {
             Path::Imported { .. } if !self.domains.iommu => {
                 self.physical.give_back(object.iova, object.size, false);
             }
-            Path::Pages | Path::Unaligned | Path::Imported { .. } => {}
+            Path::Pages | Path::Unaligned | Path::Imported { .. } | Path::Shmem { .. } => {}
         }
         let physical = !self.domains.iommu;
         let Some(domain) = self.domains.of(object.domain) else { return };
@@ -270,6 +282,9 @@ impl Call<'_> {
     /// Drops one reference. The last one waits for the object's domain, three times 6 s, and leaks
     /// the object when it cannot be had.
     pub(crate) fn put_object(&mut self, address: u64) {
+        if self.is_shmem(address) {
+            return self.put_shmem(address);
+        }
         if !self.unref(address) {
             return;
         }

@@ -22,9 +22,21 @@ pub(crate) struct Offsets {
 
 impl Offsets {
     pub(crate) fn new() -> Offsets {
+        Offsets::over(FIRST, PAGES)
+    }
+
+    /// A space of `pages` pages from `first` on.
+    pub(crate) fn over(first: u64, pages: u64) -> Offsets {
         let mut offsets = Offsets { taken: BTreeMap::new(), holes: BTreeMap::new(), age: 0 };
-        offsets.add_hole(FIRST, PAGES);
+        offsets.add_hole(first, pages);
         offsets
+    }
+
+    /// Ranges taken, pages in them, and pages of the largest hole.
+    pub(crate) fn sums(&self) -> (usize, u64, u64) {
+        let taken = self.taken.values().map(|(pages, _)| pages).sum();
+        let largest = self.holes.values().map(|(len, _)| *len).max();
+        (self.taken.len(), taken, largest.unwrap_or(0))
     }
 
     /// Gives an object `pages` of offset; `None` when it has no pages or nothing fits.

@@ -52,6 +52,9 @@ pub enum CallKind {
     CreateDumb,
     Mmap,
     Munmap,
+    CreateBo,
+    PrepBo,
+    FiniBo,
     Other,
 }
 
@@ -108,6 +111,7 @@ pub(crate) struct Books {
     pub(crate) findings: BTreeMap<String, u64>,
     pub(crate) jobs_done: u64,
     pub(crate) jobs_timed_out: u64,
+    pub(crate) jobs_dropped: u64,
     pub(crate) to_device: u64,
     pub(crate) from_device: u64,
     pub(crate) created: u64,
@@ -234,6 +238,8 @@ pub struct Report {
     pub jobs_done: u64,
     /// Jobs that timed out.
     pub jobs_timed_out: u64,
+    /// Jobs that `rocket` dropped while SUBMIT said 0.
+    pub jobs_dropped: u64,
     /// Jobs that a core still holds or queues.
     pub jobs_pending: usize,
     /// Bytes of MEM_SYNC to the device.
@@ -258,6 +264,8 @@ pub struct Report {
     pub cores: [CoreUse; CORES],
     /// Domains made, and their use.
     pub domains: Vec<DomainUse>,
+    /// Domains of files that have gone, which are never freed.
+    pub lost_domains: usize,
     /// Buffers freed after the device had written to them without a FROM_DEVICE sync in between.
     pub unfetched: u64,
     /// Bytes of lines that the CPU wrote to and FROM_DEVICE syncs threw away (strict mode); not those that
@@ -336,7 +344,8 @@ impl Report {
             text: hazard.to_string(),
             times: *times,
         };
-        let domains = state.domains.made().map(|(id, domain)| {
+        let made = state.domains.made().filter(|_| !state.rocket.present);
+        let domains = made.map(|(id, domain)| {
             let (ranges, parked) = domain.space.ranges();
             DomainUse {
                 domain: id,
@@ -347,7 +356,7 @@ impl Report {
                 largest_gap: domain.space.largest_gap(),
             }
         });
-        let cores = state.cores.each_ref().map(|core| CoreUse {
+        let mut cores = state.cores.each_ref().map(|core| CoreUse {
             busy: core.slot.is_some(),
             queued: core.queue.len(),
             tasks: core.tasks,
@@ -355,13 +364,19 @@ impl Report {
             interrupts: core.interrupts,
             resets: core.resets,
         });
+        if state.rocket.present {
+            for (at, core) in cores.iter_mut().enumerate() {
+                (core.busy, core.queued) = state.rocket.jobs.on(at);
+            }
+        }
         Report {
             calls: books.calls.clone(),
             hazards: books.hazards.iter().map(met).collect(),
             findings: books.findings.clone(),
-            jobs: state.jobs.submitted,
+            jobs: state.jobs.submitted + state.rocket.jobs.submitted,
             jobs_done: books.jobs_done,
             jobs_timed_out: books.jobs_timed_out,
+            jobs_dropped: books.jobs_dropped,
             jobs_pending: cores.iter().map(|core| core.queued + usize::from(core.busy)).sum(),
             to_device: books.to_device,
             from_device: books.from_device,
@@ -373,7 +388,8 @@ impl Report {
             objects: state.objects.iter().count(),
             mappings: state.objects.iter().map(|(_, object)| object.mappings).sum(),
             cores,
-            domains: domains.collect(),
+            domains: domains.chain(state.rocket.uses()).collect(),
+            lost_domains: state.rocket.lost_domains(),
             unfetched: books.unfetched,
             discarded: books.discarded,
             current_domain: state.domains.current,

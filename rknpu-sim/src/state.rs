@@ -13,6 +13,7 @@ use crate::object::Objects;
 use crate::offsets::Offsets;
 use crate::physical::Physical;
 use crate::report::Books;
+use crate::rocket::Rocket;
 use crate::sram::Sram;
 
 pub(crate) use crate::bus::SpaceMap;
@@ -28,6 +29,7 @@ pub(crate) struct State {
     pub(crate) cores: [Core; CORES],
     pub(crate) jobs: Jobs,
     pub(crate) fences: Fences,
+    pub(crate) rocket: Rocket,
     pub(crate) sram: Sram,
     pub(crate) physical: Physical,
     /// Bytes of memory in buffers.
@@ -62,6 +64,7 @@ impl State {
             cores: Default::default(),
             jobs: Jobs::default(),
             fences: Fences::default(),
+            rocket: Rocket { present: crate::rocket::is(config), ..Rocket::default() },
             sram: Sram::new(config.sram),
             physical: Physical::new(config.cma),
             memory: 0,

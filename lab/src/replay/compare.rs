@@ -24,6 +24,7 @@ const NAMES: &[(&str, Errno)] = &[
     ("EMFILE", Errno::MFILE),
     ("ENOTTY", Errno::NOTTY),
     ("ENOSPC", Errno::NOSPC),
+    ("ENOSYS", Errno::NOSYS),
     ("EOPNOTSUPP", Errno::OPNOTSUPP),
     ("ETIMEDOUT", Errno::TIMEDOUT),
 ];

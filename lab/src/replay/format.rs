@@ -1,11 +1,14 @@
 //! The recordings' files: calls to the vendor driver and its answers.
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 /// One file of recordings.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Trace {
+    /// The driver; none for the vendor's.
+    #[serde(default)]
+    pub driver: String,
     /// Kernel options in words; `CONFIG_HZ=` is looked for.
     #[serde(default)]
     pub hz: String,
@@ -33,11 +36,32 @@ pub struct Scenario {
     /// What the stand-in for the cores logged: one line per start.
     #[serde(default)]
     pub device_log: Vec<String>,
-    /// What the kernel logged.
-    #[serde(default)]
+    /// What the kernel logged: lines, or events whose innermost function is the line.
+    #[serde(default, deserialize_with = "lines")]
     pub kernel_log: Vec<String>,
+    /// How the scenario ended, when it is not a normal end.
+    #[serde(default)]
+    pub ended: Option<String>,
     /// Steps in order of completion.
     pub steps: Vec<Step>,
+}
+
+/// Lines of a log, or its events.
+fn lines<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    let line = |entry: Value| match entry {
+        Value::String(line) => line,
+        event => {
+            let inner = event.get("stack").and_then(|stack| stack.get(0)?.as_str());
+            let what = event.get("what").and_then(Value::as_str);
+            inner.or(what).unwrap_or_default().to_owned()
+        }
+    };
+    Ok(Vec::<Value>::deserialize(from)?.into_iter().map(line).collect())
+}
+
+/// Milliseconds, with or without a fraction.
+fn millis<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    Ok(Option::<f64>::deserialize(from)?.map(|millis| millis as u64))
 }
 
 fn yes() -> bool {
@@ -59,6 +83,9 @@ pub struct Setup {
     /// SRAM, in words that begin with its size, or false.
     #[serde(default)]
     pub sram: Value,
+    /// The mainline driver in words.
+    #[serde(default)]
+    pub driver: String,
     /// Kernel and driver in words.
     #[serde(default)]
     pub kernel: String,
@@ -96,11 +123,17 @@ pub struct Step {
     /// What was observed.
     #[serde(default)]
     pub value: Value,
+    /// A remark.
+    #[serde(default)]
+    pub text: Option<String>,
+    /// What the stand-ins for the hardware counted.
+    #[serde(default)]
+    pub internal_state: Value,
     /// The object whose address was handed out again.
     #[serde(default)]
     pub addr_reused_from: Option<String>,
     /// When it began, in milliseconds.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "millis")]
     pub at_ms: Option<u64>,
     /// How long it took.
     #[serde(default)]

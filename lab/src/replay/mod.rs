@@ -27,6 +27,7 @@ mod format;
 mod layout;
 mod observe;
 mod results;
+mod rocket;
 mod run;
 mod script;
 mod seen;
@@ -117,6 +118,9 @@ pub fn folder(path: &Path) -> Result<Results, ReplayError> {
 
 /// Replays a scenario of a file.
 pub fn replay(trace: &Trace, scenario: &Scenario) -> Replayed {
+    if trace.driver == rknpu_sys::rocket::DRIVER_NAME {
+        return rocket::once(scenario);
+    }
     let first = run::once(trace, scenario, None);
     if first.is_equal() || scenario.racy.is_none() {
         return first;

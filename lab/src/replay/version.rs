@@ -64,7 +64,7 @@ pub(super) fn version(run: &Run<'_>, n: usize, step: &Step) {
 }
 
 /// VERSION with addresses of texts in it.
-fn ask(file: &File, version: &mut Version) -> Result<i32, rustix::io::Errno> {
+pub(super) fn ask(file: &File, version: &mut Version) -> Result<i32, rustix::io::Errno> {
     // SAFETY: the word takes a `Version`, which is exclusive here; its only caller lets its addresses
     // be those of arrays of `ROOM` bytes, exclusive as well, of which no more are asked for.
     unsafe { file.ioctl(ioctl::DRM_VERSION, std::ptr::from_mut(version).cast()) }

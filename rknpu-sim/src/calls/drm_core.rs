@@ -2,11 +2,13 @@
 
 use crate::calls::create::{add_handle, new_object};
 use crate::calls::handles::drop_handle;
+use crate::calls::{Handler, handlers, handles, prime, roles};
 use crate::files::Node;
 use crate::kernel::Call;
 use crate::user::put_text;
 use rknpu_sys::drm;
 use rknpu_sys::flags::MemFlags;
+use rknpu_sys::ioctl as words;
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -49,6 +51,13 @@ pub(crate) fn version(
     _file: u32,
     args: &mut drm::Version,
 ) -> Result<(), Errno> {
+    if crate::rocket::is(call.config()) {
+        (args.version_major, args.version_minor, args.version_patchlevel) = (0, 0, 0);
+        args.name_len = put_text(args.name, args.name_len, rknpu_sys::rocket::DRIVER_NAME)?;
+        args.date_len = put_text(args.date, args.date_len, "0")?;
+        args.desc_len = put_text(args.desc, args.desc_len, "rocket DRM")?;
+        return Ok(());
+    }
     let version = call.config().version;
     let (major, minor, patch) = version.parts();
     args.version_major = major.cast_signed();
@@ -99,11 +108,36 @@ pub(crate) fn destroy_dumb(
     if drop_handle(call, file, args.handle) { Ok(()) } else { Err(Errno::INVAL) }
 }
 
-/// Why a number is refused that no handler takes.
-pub(crate) fn refusal(nr: u8, node: Node) -> Errno {
-    match (nr, node) {
-        (0xa0..=0xce, Node::Render) => Errno::ACCESS,
-        (0xa0..=0xce, Node::Card) => Errno::OPNOTSUPP,
-        _ => Errno::INVAL,
+/// The calls that every DRM driver has.
+pub(crate) fn common(nr: u8) -> Result<Handler, Errno> {
+    Ok(match nr {
+        0x00 => handlers!(Version, words::DRM_VERSION, drm::Version, version),
+        0x09 => handlers!(GemClose, words::GEM_CLOSE, drm::GemClose, handles::gem_close),
+        0x0c => handlers!(GetCap, GET_CAP, Cap, get_cap),
+        0x01 => handlers!(Other, roles::GET_UNIQUE, roles::Unique, roles::get_unique),
+        0x02 => handlers!(Other, roles::GET_MAGIC, roles::Magic, roles::get_magic),
+        0x05 => handlers!(Other, roles::GET_CLIENT, roles::Client, roles::get_client),
+        0x07 => handlers!(Other, roles::SET_VERSION, roles::Versions, roles::set_version),
+        0x0a => handlers!(Other, roles::GEM_FLINK, roles::Flink, roles::flink),
+        0x0b => handlers!(Other, roles::GEM_OPEN, roles::Open, roles::open),
+        0x0d => handlers!(Other, roles::SET_CLIENT_CAP, roles::ClientCap, roles::set_client_cap),
+        0x11 => handlers!(Other, roles::AUTH_MAGIC, roles::Magic, roles::auth_magic),
+        0x1e => handlers!(Other, roles::SET_MASTER, roles::Nothing, roles::set_master),
+        0x1f => handlers!(Other, roles::DROP_MASTER, roles::Nothing, roles::drop_master),
+        0x2d => {
+            handlers!(PrimeHandleToFd, words::PRIME_HANDLE_TO_FD, drm::PrimeHandle, prime::export)
+        }
+        0x2e => {
+            handlers!(PrimeFdToHandle, words::PRIME_FD_TO_HANDLE, drm::PrimeHandle, prime::import)
+        }
+        _ => return Err(Errno::INVAL),
+    })
+}
+
+/// Why mode setting is refused.
+pub(super) fn refusal(node: Node) -> Errno {
+    match node {
+        Node::Render => Errno::ACCESS,
+        Node::Card | Node::Accel => Errno::OPNOTSUPP,
     }
 }

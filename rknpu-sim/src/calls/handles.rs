@@ -63,8 +63,14 @@ fn forget(call: &mut Call<'_>, address: u64) {
 /// Drops a reference to a file. With the last one its handles go, lowest first, each waiting for its
 /// object's domain.
 pub(crate) fn put_file(call: &mut Call<'_>, file: u32) {
-    let Some(file) = call.files.put(file) else { return };
-    for (_, address) in file.handles.iter() {
+    let Some(open) = call.files.put(file) else { return };
+    if crate::rocket::is(call.config()) {
+        crate::rocket::closing(call, file, &open);
+    }
+    for (_, address) in open.handles.iter() {
         forget(call, address);
+    }
+    if crate::rocket::is(call.config()) {
+        crate::rocket::postclose(call, file);
     }
 }

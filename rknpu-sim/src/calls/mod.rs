@@ -1,12 +1,12 @@
 //! The calls of the driver and those of the DRM core that belong to them.
 
 mod action;
-mod create;
-mod drm_core;
+pub(crate) mod create;
+pub(crate) mod drm_core;
 mod handles;
 mod mmap;
 mod prime;
-mod roles;
+pub(crate) mod roles;
 mod submit;
 mod sync;
 
@@ -122,34 +122,36 @@ pub(crate) fn ioctl(call: &mut Call<'_>, file: u32, arg: &Arg) -> Result<i32, Er
     result.map(|()| 0)
 }
 
-type Run = fn(&mut Call<'_>, u32, &mut [u8], bool) -> Result<(), Errno>;
+pub(crate) type Run = fn(&mut Call<'_>, u32, &mut [u8], bool) -> Result<(), Errno>;
 
-struct Handler {
-    kind: CallKind,
+pub(crate) struct Handler {
+    pub(crate) kind: CallKind,
     /// The word that the kernel knows: its direction and size.
-    word: u32,
+    pub(crate) word: u32,
     /// Bytes that the handler reads and writes.
-    room: usize,
-    run: Run,
+    pub(crate) room: usize,
+    pub(crate) run: Run,
 }
 
 /// Wraps a handler of a struct.
-macro_rules! handler {
+macro_rules! handlers {
     ($kind:ident, $word:expr, $ty:ty, $run:expr) => {
-        Handler {
-            kind: CallKind::$kind,
+        $crate::calls::Handler {
+            kind: $crate::report::CallKind::$kind,
             word: $word,
             room: size_of::<$ty>(),
             run: |call, file, bytes, gives| {
                 let _ = gives;
-                with::<$ty>(bytes, |args| $run(call, file, args))
+                $crate::calls::with::<$ty>(bytes, |args| $run(call, file, args))
             },
         }
     };
 }
 
+pub(crate) use handlers;
+
 /// Reads a struct from the head of `bytes`, runs `f` on it and writes it back.
-fn with<T: FromBytes + IntoBytes + Immutable>(
+pub(crate) fn with<T: FromBytes + IntoBytes + Immutable>(
     bytes: &mut [u8],
     f: impl FnOnce(&mut T) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
@@ -170,11 +172,14 @@ fn needs(nr: u8) -> Option<Needs> {
 }
 
 fn handler(call: &Call<'_>, nr: u8, node: Node) -> Result<Handler, Errno> {
-    use rknpu_sys::{drm, uapi};
+    use rknpu_sys::uapi;
+    if crate::rocket::is(call.config()) {
+        return crate::rocket::handler(nr);
+    }
     let version = call.config().version;
     Ok(match nr {
-        0x40 => handler!(Action, words::ACTION, uapi::Action, action::action),
-        0x41 => handler!(Submit, words::SUBMIT, uapi::Submit, submit::submit),
+        0x40 => handlers!(Action, words::ACTION, uapi::Action, action::action),
+        0x41 => handlers!(Submit, words::SUBMIT, uapi::Submit, submit::submit),
         0x42 => {
             let long = version.has_domains();
             let word = if long { words::MEM_CREATE } else { words::MEM_CREATE_V40 };
@@ -185,37 +190,24 @@ fn handler(call: &Call<'_>, nr: u8, node: Node) -> Result<Handler, Errno> {
                 run: create::create,
             }
         }
-        0x43 => handler!(MemMap, words::MEM_MAP, uapi::MemMap, mmap::map_offset),
-        0x44 => handler!(MemDestroy, words::MEM_DESTROY, uapi::MemDestroy, handles::destroy),
-        0x45 => handler!(MemSync, words::MEM_SYNC, uapi::MemSync, sync::sync),
-        0x00 => handler!(Version, words::DRM_VERSION, drm::Version, drm_core::version),
-        0x09 => handler!(GemClose, words::GEM_CLOSE, drm::GemClose, handles::gem_close),
-        0x0c => handler!(GetCap, drm_core::GET_CAP, drm_core::Cap, drm_core::get_cap),
-        0x01 => handler!(Other, roles::GET_UNIQUE, roles::Unique, roles::get_unique),
-        0x02 => handler!(Other, roles::GET_MAGIC, roles::Magic, roles::get_magic),
-        0x05 => handler!(Other, roles::GET_CLIENT, roles::Client, roles::get_client),
-        0x07 => handler!(Other, roles::SET_VERSION, roles::Versions, roles::set_version),
-        0x0a => handler!(Other, roles::GEM_FLINK, roles::Flink, roles::flink),
-        0x0b => handler!(Other, roles::GEM_OPEN, roles::Open, roles::open),
-        0x0d => handler!(Other, roles::SET_CLIENT_CAP, roles::ClientCap, roles::set_client_cap),
-        0x11 => handler!(Other, roles::AUTH_MAGIC, roles::Magic, roles::auth_magic),
-        0x1e => handler!(Other, roles::SET_MASTER, roles::Nothing, roles::set_master),
-        0x1f => handler!(Other, roles::DROP_MASTER, roles::Nothing, roles::drop_master),
-        0x2d => {
-            handler!(PrimeHandleToFd, words::PRIME_HANDLE_TO_FD, drm::PrimeHandle, prime::export)
-        }
-        0x2e => {
-            handler!(PrimeFdToHandle, words::PRIME_FD_TO_HANDLE, drm::PrimeHandle, prime::import)
-        }
+        0x43 => handlers!(MemMap, words::MEM_MAP, uapi::MemMap, mmap::map_offset),
+        0x44 => handlers!(MemDestroy, words::MEM_DESTROY, uapi::MemDestroy, handles::destroy),
+        0x45 => handlers!(MemSync, words::MEM_SYNC, uapi::MemSync, sync::sync),
         0xb2 if node == Node::Card => {
-            handler!(CreateDumb, drm_core::CREATE_DUMB, drm_core::Dumb, drm_core::create_dumb)
+            handlers!(CreateDumb, drm_core::CREATE_DUMB, drm_core::Dumb, drm_core::create_dumb)
         }
         0xb3 if node == Node::Card => {
-            handler!(MemMap, drm_core::MAP_DUMB, uapi::MemMap, mmap::map_offset)
+            handlers!(MemMap, drm_core::MAP_DUMB, uapi::MemMap, mmap::map_offset)
         }
         0xb4 if node == Node::Card => {
-            handler!(GemClose, drm_core::DESTROY_DUMB, drm_core::DumbHandle, drm_core::destroy_dumb)
+            handlers!(
+                GemClose,
+                drm_core::DESTROY_DUMB,
+                drm_core::DumbHandle,
+                drm_core::destroy_dumb
+            )
         }
-        _ => return Err(drm_core::refusal(nr, node)),
+        0xa0..=0xce => return Err(drm_core::refusal(node)),
+        _ => return drm_core::common(nr),
     })
 }

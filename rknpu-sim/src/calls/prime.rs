@@ -27,6 +27,8 @@ struct DmaBuf {
     /// The object that it exports, which it holds; `None` for another driver's.
     object: Option<u64>,
     descriptors: Vec<RawFd>,
+    /// Its first export asked for writing: later ones are descriptors of the same file.
+    writable: bool,
 }
 
 /// All dma-bufs, by inode.
@@ -40,7 +42,10 @@ impl DmaBufs {
     pub(crate) fn add_foreign(&mut self, backing: Arc<Backing>) -> Result<OwnedFd, Errno> {
         let fd = rustix::io::fcntl_dupfd_cloexec(backing.file(), 0)?;
         let inode = backing.inode();
-        self.bufs.insert(inode, DmaBuf { backing, object: None, descriptors: Vec::new() });
+        self.bufs.insert(
+            inode,
+            DmaBuf { backing, object: None, descriptors: Vec::new(), writable: true },
+        );
         Ok(fd)
     }
 
@@ -48,6 +53,12 @@ impl DmaBufs {
     pub(crate) fn of(&self, fd: RawFd) -> Result<(Option<u64>, Arc<Backing>), Errno> {
         let buf = self.bufs.get(&inode_of(fd)?).ok_or(Errno::BADF)?;
         Ok((buf.object, buf.backing.clone()))
+    }
+
+    /// Whether a dma-buf was first exported for writing.
+    pub(crate) fn writable(&self, fd: RawFd) -> bool {
+        let buf = inode_of(fd).ok().and_then(|inode| self.bufs.get(&inode));
+        buf.is_some_and(|buf| buf.writable)
     }
 
     /// Forgets a descriptor: whether it was one, and the object that went with the last one.
@@ -89,7 +100,8 @@ pub(crate) fn export(call: &mut Call<'_>, file: u32, args: &mut PrimeHandle) -> 
     if let Some(buf) = call.dma_bufs.bufs.get_mut(&inode) {
         buf.descriptors.push(fd);
     } else if !imported {
-        let buf = DmaBuf { backing, object: Some(address), descriptors: vec![fd] };
+        let writable = args.flags & OFlags::RDWR.bits() != 0;
+        let buf = DmaBuf { backing, object: Some(address), descriptors: vec![fd], writable };
         call.dma_bufs.bufs.insert(inode, buf);
         if let Some(object) = call.objects.get_mut(address) {
             object.refs += 1;
@@ -128,6 +140,8 @@ pub(crate) fn import(call: &mut Call<'_>, file: u32, args: &mut PrimeHandle) -> 
             object.refs += 1;
             address
         }
+        // It maps nobody else's memory.
+        None if crate::rocket::is(call.config()) => return Err(Errno::INVAL),
         None => {
             let backing = buf.backing.clone();
             let object = attach(call, backing)?;

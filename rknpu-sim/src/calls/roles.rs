@@ -9,16 +9,16 @@ use crate::user::put_text;
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-pub(super) const GET_UNIQUE: u32 = 0xC010_6401;
-pub(super) const GET_MAGIC: u32 = 0x8004_6402;
-pub(super) const GET_CLIENT: u32 = 0xC028_6405;
-pub(super) const SET_VERSION: u32 = 0xC010_6407;
-pub(super) const GEM_FLINK: u32 = 0xC008_640A;
-pub(super) const GEM_OPEN: u32 = 0xC010_640B;
-pub(super) const SET_CLIENT_CAP: u32 = 0x4010_640D;
-pub(super) const AUTH_MAGIC: u32 = 0x4004_6411;
-pub(super) const SET_MASTER: u32 = 0x0000_641E;
-pub(super) const DROP_MASTER: u32 = 0x0000_641F;
+pub(crate) const GET_UNIQUE: u32 = 0xC010_6401;
+pub(crate) const GET_MAGIC: u32 = 0x8004_6402;
+pub(crate) const GET_CLIENT: u32 = 0xC028_6405;
+pub(crate) const SET_VERSION: u32 = 0xC010_6407;
+pub(crate) const GEM_FLINK: u32 = 0xC008_640A;
+pub(crate) const GEM_OPEN: u32 = 0xC010_640B;
+pub(crate) const SET_CLIENT_CAP: u32 = 0x4010_640D;
+pub(crate) const AUTH_MAGIC: u32 = 0x4004_6411;
+pub(crate) const SET_MASTER: u32 = 0x0000_641E;
+pub(crate) const DROP_MASTER: u32 = 0x0000_641F;
 
 /// The bus id, once SET_VERSION has asked for one.
 const UNIQUE: &str = "fdab0000.npu";
@@ -28,7 +28,7 @@ const INTERFACE: (i32, i32) = (1, 4);
 /// GET_UNIQUE.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
-pub(super) struct Unique {
+pub(crate) struct Unique {
     len: u64,
     text: u64,
 }
@@ -73,7 +73,7 @@ pub(super) struct Open {
 /// GET_MAGIC and AUTH_MAGIC.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
-pub(super) struct Magic {
+pub(crate) struct Magic {
     magic: u32,
 }
 
@@ -88,7 +88,7 @@ pub(super) struct ClientCap {
 /// A call without a struct.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
-pub(super) struct Nothing;
+pub(crate) struct Nothing;
 
 /// What a call asks of who makes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +104,7 @@ pub(super) enum Needs {
 /// Whether a file may make a call.
 pub(super) fn permitted(call: &Call<'_>, file: u32, needs: Needs) -> Result<(), Errno> {
     let open = call.files.get(file).ok_or(Errno::BADF)?;
-    let may = open.node == Node::Card
+    let may = open.node != Node::Render
         && match needs {
             Needs::Card => true,
             Needs::Authenticated => open.authenticated,

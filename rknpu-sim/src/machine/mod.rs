@@ -107,7 +107,13 @@ impl Machine {
     /// # Ok::<(), rustix::io::Errno>(())
     /// ```
     pub fn open_as(&self, node: Node, root: bool) -> File {
-        let id = self.kernel().enter().files.open(node, root);
+        let mut call = self.kernel().enter();
+        let rocket = crate::rocket::is(call.config());
+        let id = call.files.open(if rocket { Node::Accel } else { node }, root);
+        if rocket {
+            call.rocket.open(id);
+        }
+        drop(call);
         File::new(self.clone(), id)
     }
 
