@@ -39,15 +39,15 @@ fn quantise(data: &[u8]) {
     let identity = model.identity(true).expect("a file that nobody changes");
     assert_eq!(identity.size, data.len() as u64);
     for weight in model.weights() {
-        let values = u64::from(weight.k) * u64::from(weight.n);
         let Ok(layout) = Tier::Int8.layout(weight.k, weight.n) else {
-            panic!("{weight:?} does not tile");
+            panic!("{weight:?} has no size");
         };
+        let values = u64::from(layout.k()) * u64::from(layout.n());
         if values > MOST_VALUES {
             continue;
         }
         let mut tiled = vec![0; layout.bytes() as usize];
-        let mut scales = vec![0.0; weight.n as usize];
+        let mut scales = vec![0.0; Tier::Int8.scales(weight.k, weight.n)];
         if model.quantise(weight, &Tier::Int8, &mut tiled, &mut scales).is_ok() {
             assert!(scales.iter().all(|scale| scale.is_finite() && *scale > 0.0));
             assert!(!tiled.contains(&0x80), "a code of −128");

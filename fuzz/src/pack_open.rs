@@ -70,7 +70,7 @@ fn touch<S: Source + Sync>(pack: &Pack<S>) {
         let same = if half { matches!(codes, Err(PackError::NoCodes { .. })) } else { same };
         assert!(same, "{loaded:?}, {:?}", codes.err());
         if let Ok(scales) = pack.scales(entry) {
-            let count = u64::from(entry.groups()) * u64::from(entry.n);
+            let count = u64::from(entry.groups()) * u64::from(entry.layout().n());
             assert_eq!(scales.len() as u64, if half { 0 } else { count });
         }
         let _ = (entry.error(), entry.bits_per_weight(), entry.stored_bytes());

@@ -96,7 +96,7 @@ impl Cpu {
     }
 
     /// Multiplies `rows`, row-major `[M][K]`, by an fp16 weight: products and sums in f32, in an order
-    /// that depends on K alone.
+    /// that depends on K alone. K is that of the layout: rows of a padded weight have zeros behind them.
     ///
     /// # Errors
     /// As [`Cpu::multiply`].
@@ -122,7 +122,7 @@ impl Cpu {
         fill: impl Fn(usize, &mut [f32]) + Sync,
     ) -> Result<()> {
         let (k, n) = (weight.layout.k() as usize, weight.layout.n() as usize);
-        out.check(m, n)?;
+        out.check(m, weight.channels)?;
         if m == 0 {
             return Ok(());
         }
@@ -131,9 +131,10 @@ impl Cpu {
         let least = BYTES_PER_TASK.div_ceil(k * width);
         let each = count.div_ceil(threads * TASKS_PER_THREAD).max(least);
         // The columns of one row are its tiles, one after the other.
-        let results = match m {
-            1 => out.row(0, n),
-            _ => {
+        let in_place = m == 1 && weight.channels == n;
+        let results = match in_place {
+            true => out.row(0, n),
+            false => {
                 self.tiles.resize(m * n, 0.0);
                 &mut self.tiles
             }
@@ -144,11 +145,11 @@ impl Cpu {
             true => results.par_chunks_mut(size).enumerate().for_each(task),
             false => results.chunks_mut(size).enumerate().for_each(task),
         }
-        if m > 1 {
+        if !in_place {
             for row in 0..m {
-                let places = out.row(row, n).chunks_exact_mut(width);
+                let places = out.row(row, weight.channels).chunks_mut(width);
                 for (place, tile) in places.zip(self.tiles.chunks_exact(m * width)) {
-                    place.copy_from_slice(&tile[row * width..][..width]);
+                    place.copy_from_slice(&tile[row * width..][..place.len()]);
                 }
             }
         }

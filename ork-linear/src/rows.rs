@@ -152,22 +152,25 @@ impl QuantisedRows {
     }
 
     /// Takes `rows`, row-major `[M][K]`, instead of what was there; M is what the length gives. On the
-    /// threads of the current rayon pool, where there is enough to do.
+    /// threads of the current rayon pool, where there is enough to do. A K that is no multiple of 32 is
+    /// rounded up to one, and rows get zeros, as weights do.
     ///
     /// # Errors
-    /// [`Error::Length`] when K is no multiple of 32, or `rows` are not whole; nothing changed then.
+    /// [`Error::Length`] when K is 0 or within a run of 2^32, or `rows` are not whole; nothing changed then.
     pub fn quantise(&mut self, rows: &[f32], k: u32, transform: Transform) -> Result<()> {
-        let width = k as usize;
-        length("inputs of a row", width, width.next_multiple_of(RUN).max(RUN))?;
-        let m = rows.len() / width;
-        length("rows", rows.len(), m * width)?;
-        let planes = self.depth.planes();
-        (self.k, self.transform) = (k, transform);
+        let inputs = k as usize;
+        let wide = k.checked_next_multiple_of(RUN as u32).filter(|_| k > 0);
+        let wrong = Error::Length { what: "inputs of a row", got: inputs, want: RUN };
+        let wide = wide.ok_or(wrong)?;
+        let m = rows.len() / inputs;
+        length("rows", rows.len(), m * inputs)?;
+        let (width, planes) = (wide as usize, self.depth.planes());
+        (self.k, self.transform) = (wide, transform);
         self.codes.resize(m * planes * width, 0);
         self.row_sums.resize(m * planes, 0);
         self.scales.resize(m, 0.0);
         self.values.clear();
-        self.values.extend_from_slice(rows);
+        pad(rows, inputs, width, &mut self.values);
 
         let depth = self.depth;
         let each = (VALUES_PER_TASK / width).max(1);
@@ -195,7 +198,7 @@ impl QuantisedRows {
         self.scales.len()
     }
 
-    /// Inputs of each.
+    /// Inputs of each, padding included.
     pub fn k(&self) -> u32 {
         self.k
     }
@@ -237,6 +240,19 @@ impl QuantisedRows {
         }
         let (rows_k, rows_transform) = (self.k, self.transform);
         Err(Error::Rows { rows_k, rows_transform, k, transform })
+    }
+}
+
+/// Appends rows of `inputs` values to `out`, with zeros up to `width`.
+pub(crate) fn pad(rows: &[f32], inputs: usize, width: usize, out: &mut Vec<f32>) {
+    if inputs == width {
+        out.extend_from_slice(rows);
+        return;
+    }
+    out.reserve(rows.len() / inputs * width);
+    for row in rows.chunks_exact(inputs) {
+        out.extend_from_slice(row);
+        out.resize(out.len() + width - inputs, 0.0);
     }
 }
 

@@ -24,6 +24,8 @@ pub struct TiledWeight<'a> {
     pub(crate) layout: Layout,
     pub(crate) tiles: &'a [u8],
     pub(crate) scales: &'a [f32],
+    /// Those whose results count.
+    pub(crate) channels: usize,
     transform: Transform,
 }
 
@@ -39,17 +41,39 @@ impl<'a> TiledWeight<'a> {
         scales: &'a [f32],
         transform: Transform,
     ) -> Result<TiledWeight<'a>> {
-        let channels = match layout.precision() {
+        let scaled = match layout.precision() {
             Precision::Int8 => layout.n() as usize,
             Precision::Fp16 => 0,
             got => return Err(Error::Precision { got, want: Precision::Int8 }),
         };
-        length("scales", scales.len(), channels)?;
+        length("scales", scales.len(), scaled)?;
         let want = usize::try_from(layout.bytes()).unwrap_or(usize::MAX);
         let short = Error::Length { what: "tiles", got: tiles.len(), want };
         let tiles = tiles.get(..want).ok_or(short)?;
-        let transform = if channels == 0 { Transform::None } else { transform };
-        Ok(TiledWeight { layout, tiles, scales, transform })
+        let transform = if scaled == 0 { Transform::None } else { transform };
+        Ok(TiledWeight { layout, tiles, scales, channels: layout.n() as usize, transform })
+    }
+
+    /// The weight without the channels from number `n` on, which only fill its last tile: they give no
+    /// results.
+    ///
+    /// ```
+    /// use ork_linear::{Cpu, Depth, Output, QuantisedRows, TiledWeight, Transform};
+    /// use rknpu_sys::layout::{Layout, Precision};
+    ///
+    /// let layout = Layout::padded(60, 33, Precision::Int8)?;
+    /// let tiles = vec![0; layout.bytes() as usize];
+    /// let weight = TiledWeight::new(layout, &tiles, &[1.0; 64], Transform::None)?.cut_to(33);
+    /// let mut rows = QuantisedRows::new(Depth::Bits8);
+    /// rows.quantise(&[1.0; 60], 60, Transform::None)?;
+    /// let mut out = [1.0; 33];
+    /// Cpu::default().multiply(&weight, &rows, Output { rows: &mut out, n: 33, column: 0 })?;
+    /// assert_eq!(out, [0.0; 33]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn cut_to(self, n: usize) -> TiledWeight<'a> {
+        TiledWeight { channels: self.channels.min(n), ..self }
     }
 
     /// How it lies there.

@@ -73,8 +73,8 @@ fn noise(count: usize, seed: u32) -> Vec<f32> {
 fn passes(layers: &mut Layers, m: usize) -> Result<Vec<Vec<f32>>, Error> {
     let weights = layers.store().items().len();
     let shape = |layers: &Layers, weight| {
-        let layout = layers.layout(weight).unwrap();
-        (layout.k() as usize, layout.n() as usize)
+        let (k, n) = layers.shape(weight).unwrap();
+        (k as usize, n as usize)
     };
     let mut all = Vec::new();
     for _ in 0..2 {
@@ -169,8 +169,8 @@ fn a_row_is_the_same_in_every_batch() {
     setup.cache.rows = 7; // the NPU takes batches in blocks
     let mut layers = open(&device(), &[store], &setup).unwrap();
     let layers = &mut layers[0];
-    let layout = layers.layout(0).unwrap();
-    let (k, n) = (layout.k() as usize, layout.n() as usize);
+    let (k, n) = layers.shape(0).unwrap();
+    let (k, n) = (k as usize, n as usize);
     let input = noise(50 * k, 1);
     let mut all = vec![0.0; 50 * n];
     layers.multiply(50, &input, [Product { weight: 0, out: &mut all }]).unwrap();
@@ -236,8 +236,8 @@ fn what_cannot_be_multiplied_is_refused() {
     let mut layers =
         open(&device(), slice::from_ref(&store), &setup(&store, 1, Depth::Bits8)).unwrap();
     let layers = &mut layers[0];
-    let layout = layers.layout(0).unwrap();
-    let (k, n) = (layout.k() as usize, layout.n() as usize);
+    let (k, n) = layers.shape(0).unwrap();
+    let (k, n) = (k as usize, n as usize);
     let mut out = vec![0.0; n];
     let known = store.items().len();
     let error = layers.multiply(1, &vec![0.0; k], [Product { weight: known, out: &mut out }]);

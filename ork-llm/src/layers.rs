@@ -6,8 +6,8 @@ use ork_linear::Layers;
 impl Linears for Layers {
     fn weight(&self, name: &str) -> Option<Weight> {
         let number = self.find(name)?;
-        let layout = self.layout(number)?;
-        Some(Weight { id: u32::try_from(number).ok()?, k: layout.k(), n: layout.n() })
+        let (k, n) = self.shape(number)?;
+        Some(Weight { id: u32::try_from(number).ok()?, k, n })
     }
 
     fn multiply(

@@ -42,21 +42,21 @@ pub(crate) struct Part {
 /// Where the blob that `channels` have as a weight of their own belongs in that of the whole.
 pub(crate) fn parts(tier: Tier, k: u32, n: u32, channels: &Range<u32>) -> Vec<Part> {
     let count = channels.end - channels.start;
-    if let Some(codebook) = tier.codebook() {
-        let header = o4n1_header(k, n, codebook).len();
-        let codes = header + 4 * count as usize;
-        let row = u64::from(k / 2);
-        let end = codes + row as usize * count as usize;
-        let (start, header_end) = (u64::from(channels.start), header as u64);
-        return vec![
-            Part { from: header..codes, to: header_end + 4 * start },
-            Part { from: codes..end, to: header_end + 4 * u64::from(n) + row * start },
-        ];
-    }
     // Both are layouts: the plan has sized the weight, and pieces are whole tiles of it.
     let (Ok(whole), Ok(piece)) = (stored_layout(tier, k, n), stored_layout(tier, k, count)) else {
         return Vec::new();
     };
+    if let Some(codebook) = tier.codebook() {
+        let header = o4n1_header(whole.k(), whole.n(), codebook).len();
+        let codes = header + 4 * piece.n() as usize;
+        let row = u64::from(whole.k() / 2);
+        let end = codes + row as usize * piece.n() as usize;
+        let (start, header_end) = (u64::from(channels.start), header as u64);
+        return vec![
+            Part { from: header..codes, to: header_end + 4 * start },
+            Part { from: codes..end, to: header_end + 4 * u64::from(whole.n()) + row * start },
+        ];
+    }
     tiled_parts(&whole, &piece, channels).collect()
 }
 
@@ -76,14 +76,17 @@ pub(crate) fn tiled_parts(
     places.zip(piece.slices()).map(part)
 }
 
-/// Puts the scales of `channels`, per channel or `[group][channel]`, to their places in those of
-/// all `n`. These are held whole while the codes come in pieces: a checksum goes over all of them, and
+/// Puts the scales of a piece that begins with channel `first`, per channel or `[group][channel]`, to
+/// their places in those of all `groups`. These are held whole while the codes come in pieces: a checksum goes over all of them, and
 /// with groups a piece has some of each. They are 4 bytes for each group of 32 values at most, an
 /// eighth of the codes, and in most weights a thousandth.
-pub(crate) fn place_scales(scales: &[f32], n: u32, channels: &Range<u32>, all: &mut [f32]) {
-    let (start, end) = (channels.start as usize, channels.end as usize);
-    for (all, scales) in all.chunks_exact_mut(n as usize).zip(scales.chunks_exact(end - start)) {
-        all[start..end].copy_from_slice(scales);
+pub(crate) fn place_scales(scales: &[f32], groups: usize, first: u32, all: &mut [f32]) {
+    let (width, each) = (all.len() / groups.max(1), scales.len() / groups.max(1));
+    if each == 0 {
+        return; // half floats have none
+    }
+    for (all, scales) in all.chunks_exact_mut(width).zip(scales.chunks_exact(each)) {
+        all[first as usize..][..each].copy_from_slice(scales);
     }
 }
 
@@ -96,7 +99,15 @@ mod tests {
     #[test]
     fn pieces_put_together_are_the_whole() {
         // More than an n-slice, and in both directions an end that fills no page.
-        let (k, n) = (1056, N_SLICE + 256 + 64);
+        quantised_in_pieces(1056, N_SLICE + 256 + 64);
+    }
+
+    #[test]
+    fn padded_weights_come_in_pieces_too() {
+        quantised_in_pieces(1050, N_SLICE + 256 + 1);
+    }
+
+    fn quantised_in_pieces(k: u32, n: u32) {
         let row = k as usize * 2;
         let raw: Vec<u8> = (0..row * n as usize)
             .map(|i| ((i * 31) >> 3) as u8 & if i % 2 == 0 { 255 } else { 0xbb })
@@ -112,6 +123,7 @@ mod tests {
             Tier::Fp16,
         ] {
             let recipe = Recipe::new(tier);
+            let whole = tier.layout(k, n).unwrap();
             let quantised = |channels: &Range<u32>| {
                 let count = channels.end - channels.start;
                 let raw = &raw[row * channels.start as usize..row * channels.end as usize];
@@ -125,15 +137,16 @@ mod tests {
             let (blob, scales) = quantised(&(0..n));
             let (mut of_pieces, mut all) = (vec![0xdd; blob.len()], vec![0.0; scales.len()]);
             if let Some(codebook) = tier.codebook() {
-                of_pieces[..20].copy_from_slice(&o4n1_header(k, n, codebook));
+                of_pieces[..20].copy_from_slice(&o4n1_header(whole.k(), whole.n(), codebook));
             }
+            let groups = tier.groups(whole.k()).unwrap() as usize;
             let mut pieces = 0;
             for channels in of_bytes(n, blob.len() as u64, 512 << 10) {
                 let (blob, scales) = quantised(&channels);
                 for Part { from, to } in parts(tier, k, n, &channels) {
                     of_pieces[to as usize..][..from.len()].copy_from_slice(&blob[from]);
                 }
-                place_scales(&scales, n, &channels, &mut all);
+                place_scales(&scales, groups, channels.start, &mut all);
                 pieces += 1;
             }
             assert!(pieces > 8, "{pieces}");

@@ -108,7 +108,7 @@ pub fn sums(
 }
 
 /// The whole product of a tier: `activations` `[M][K]`, `tiled` and `scales` as
-/// [`quantise`](crate::quantise::quantise) gives them, `out` `[M][N]`.
+/// [`quantise`](crate::quantise::quantise) gives them, `out` `[M][N]`, all of the matrix without its padding.
 ///
 /// ```
 /// use ork_weights::{quantise::Tier, reference};
@@ -133,16 +133,23 @@ pub fn matmul(
 ) -> Result<(), QuantiseError> {
     let layout = tier.layout(k, n)?;
     length("scales", scales.len(), tier.scales(k, n))?;
-    let groups = tier.groups(k)? as usize;
-    let (k, n) = (k as usize, n as usize);
-    batch(k, n, activations.len(), out.len())?;
+    let groups = tier.groups(layout.k())? as usize;
+    let (inputs, outputs) = (k as usize, n as usize);
+    batch(inputs, outputs, activations.len(), out.len())?;
+    // The matrix may be smaller than what is tiled.
+    let (k, n) = (layout.k() as usize, layout.n() as usize);
+    let rows = activations.chunks_exact(inputs).map(|row| {
+        let mut row = row.to_vec();
+        row.resize(k, 0.0);
+        row
+    });
+    let rows = rows.zip(out.chunks_exact_mut(outputs));
     if tier == Tier::Fp16 {
-        return halves(&layout, tiled, activations, out);
+        return halves(&layout, tiled, rows);
     }
     let codes = codes(&layout, tiled)?;
     let group = k / groups;
-    for (row, out) in activations.chunks_exact(k).zip(out.chunks_exact_mut(n)) {
-        let mut row = row.to_vec();
+    for (mut row, out) in rows {
         if tier.is_rotated() {
             rotate(&mut row);
         }
@@ -175,17 +182,16 @@ fn activation(tier: Tier, values: &[f32]) -> (Vec<i8>, f32) {
 }
 
 /// Half floats, products and sums in f32.
-fn halves(
+fn halves<'a>(
     layout: &Layout,
     tiled: &[u8],
-    activations: &[f32],
-    out: &mut [f32],
+    activations: impl Iterator<Item = (Vec<f32>, &'a mut [f32])>,
 ) -> Result<(), QuantiseError> {
-    let (k, n) = (layout.k() as usize, layout.n() as usize);
+    let k = layout.k() as usize;
     let rows = rows(layout, tiled)?;
     let weights: Vec<f32> =
         rows.as_chunks().0.iter().map(|bytes| half_to_f32(u16::from_le_bytes(*bytes))).collect();
-    for (row, out) in activations.chunks_exact(k).zip(out.chunks_exact_mut(n)) {
+    for (row, out) in activations {
         let row: Vec<f32> = row.iter().map(|value| half::f16::from_f32(*value).to_f32()).collect();
         for (out, channel) in out.iter_mut().zip(weights.chunks_exact(k)) {
             *out = row.iter().zip(channel).map(|(a, b)| a * b).sum();

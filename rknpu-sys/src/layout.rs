@@ -247,6 +247,33 @@ impl Layout {
         Ok(Layout { k, n, precision })
     }
 
+    /// The layout that holds a matrix of any shape: K and N rounded up to what tiles. What it has more
+    /// than the matrix must be zeros, which change no sum.
+    ///
+    /// ```
+    /// use rknpu_sys::layout::{Layout, Precision};
+    ///
+    /// let layout = Layout::padded(2730, 32_003, Precision::Int8)?;
+    /// assert_eq!((layout.k(), layout.n()), (2752, 32_032));
+    /// assert_eq!(Layout::padded(64, 64, Precision::Int4), Layout::new(64, 64, Precision::Int4));
+    /// # Ok::<(), rknpu_sys::layout::LayoutError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`LayoutError`] when K or N is 0, or so near to 2^32 that there is nothing to round up to.
+    pub const fn padded(k: u32, n: u32, precision: Precision) -> Result<Layout, LayoutError> {
+        let wide = (
+            k.checked_next_multiple_of(K_BLOCK),
+            n.checked_next_multiple_of(precision.tile_width()),
+        );
+        match wide {
+            (Some(wide_k), Some(wide_n)) if k != 0 && n != 0 => {
+                Layout::new(wide_k, wide_n, precision)
+            }
+            _ => Err(LayoutError { k, n, precision }),
+        }
+    }
+
     /// Rows (inputs).
     pub const fn k(&self) -> u32 {
         self.k
@@ -309,7 +336,8 @@ impl Layout {
         let full = self.precision.k_slice();
         let kp = if self.k - k0 < full { self.k - k0 } else { full };
         // Before it: whole n-slices, then the k-slices of this one, all of full height.
-        let offset = self.row_of_slices(N_SLICE) * ns as u64 + self.padded(full, nc) * ks as u64;
+        let before = self.row_of_slices(N_SLICE).saturating_mul(ns as u64);
+        let offset = before.saturating_add(self.pages(full, nc) * ks as u64);
         Some(Slice { n0, nc, k0, kp, offset, bytes: self.plain(kp, nc) })
     }
 
@@ -329,10 +357,10 @@ impl Layout {
     /// # Ok::<(), rknpu_sys::layout::LayoutError>(())
     /// ```
     pub fn slices(&self) -> impl Iterator<Item = Slice> + '_ {
-        (0..self.k_slices() * self.n_slices()).filter_map(|i| self.slice(i))
+        (0..self.k_slices().saturating_mul(self.n_slices())).filter_map(|i| self.slice(i))
     }
 
-    /// Bytes of the whole weight, each slice padded.
+    /// Bytes of the whole weight, each slice padded; `u64::MAX` for more than there are numbers.
     ///
     /// ```
     /// use rknpu_sys::layout::{Layout, Precision};
@@ -343,7 +371,8 @@ impl Layout {
     /// ```
     pub const fn bytes(&self) -> u64 {
         let last = self.n - (self.n_slices() - 1) * N_SLICE;
-        self.row_of_slices(N_SLICE) * (self.n_slices() - 1) as u64 + self.row_of_slices(last)
+        let before = self.row_of_slices(N_SLICE).saturating_mul((self.n_slices() - 1) as u64);
+        before.saturating_add(self.row_of_slices(last))
     }
 
     /// Slice index and element index inside it of `W[k][n]`; `None` outside the matrix.
@@ -373,7 +402,7 @@ impl Layout {
         self.precision.tile_bytes(kp) * (nc / self.precision.tile_width()) as u64
     }
 
-    const fn padded(&self, kp: u32, nc: u32) -> u64 {
+    const fn pages(&self, kp: u32, nc: u32) -> u64 {
         self.plain(kp, nc).div_ceil(PAGE) * PAGE
     }
 
@@ -382,14 +411,36 @@ impl Layout {
         let full = self.precision.k_slice();
         let whole = self.k / full;
         let rest = self.k % full;
-        let tail = if rest == 0 { 0 } else { self.padded(rest, nc) };
-        self.padded(full, nc) * whole as u64 + tail
+        let tail = if rest == 0 { 0 } else { self.pages(rest, nc) };
+        self.pages(full, nc) * whole as u64 + tail
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_largest_shapes_have_sizes() {
+        for precision in [Precision::Int8, Precision::Fp16, Precision::Int4] {
+            let layout = Layout::new(u32::MAX - 31, u32::MAX - 63, precision).unwrap();
+            assert!(layout.bytes() >= 1 << 62 && layout.slice(u32::MAX).is_some());
+            for (k, n) in [(u32::MAX, 64), (64, u32::MAX), (0, 64), (64, 0)] {
+                assert_eq!(Layout::padded(k, n, precision), Err(LayoutError { k, n, precision }));
+            }
+        }
+    }
+
+    #[test]
+    fn padding_is_less_than_a_tile() {
+        for precision in [Precision::Int8, Precision::Fp16, Precision::Int4] {
+            for (k, n) in [(1, 1), (31, 65), (2730, 32_003), (768, 30_522), (64, 64)] {
+                let layout = Layout::padded(k, n, precision).unwrap();
+                assert!((k..k + 32).contains(&layout.k()));
+                assert!((n..n + precision.tile_width()).contains(&layout.n()));
+            }
+        }
+    }
 
     #[test]
     fn offsets_follow_the_padded_slices() {

@@ -17,7 +17,11 @@ use serde::{Deserialize, Serialize};
 pub struct Item {
     /// Name as in the pack; experts are called `name#index`.
     pub name: Box<str>,
-    /// Shape and precision on the device.
+    /// Inputs of the matrix.
+    pub k: u32,
+    /// Output channels of the matrix.
+    pub n: u32,
+    /// Shape and precision on the device, where zeros stand around a matrix that does not tile.
     pub layout: Layout,
     /// Layer, from the name; `None` for what belongs to no layer.
     pub layer: Option<u32>,
@@ -27,8 +31,8 @@ pub struct Item {
 }
 
 impl Item {
-    /// A weight whose layer and expert are read from its name: `blk.7.ffn_up_exps.weight#3`, or
-    /// `model.layers.7.…`.
+    /// A weight that fills its layout. Layer and expert are read from its name:
+    /// `blk.7.ffn_up_exps.weight#3`, or `model.layers.7.…`.
     ///
     /// ```
     /// use ork_cache::plan::Item;
@@ -45,7 +49,24 @@ impl Item {
             name[at..].split('.').next()?.parse().ok()
         });
         let expert = name.rsplit_once('#').and_then(|(_, index)| index.parse().ok());
-        Item { name, layout, layer, expert, bytes: whole_pages(&layout) }
+        let (k, n, bytes) = (layout.k(), layout.n(), whole_pages(&layout));
+        Item { name, k, n, layout, layer, expert, bytes }
+    }
+
+    /// The weight with the shape of its matrix, around which its layout has zeros.
+    ///
+    /// ```
+    /// use ork_cache::plan::Item;
+    /// use rknpu_sys::layout::{Layout, Precision};
+    ///
+    /// let layout = Layout::padded(2730, 32_003, Precision::Int8)?;
+    /// let head = Item::new("output.weight", layout).of_shape(2730, 32_003);
+    /// assert_eq!((head.n, head.layout.n()), (32_003, 32_032));
+    /// # Ok::<(), rknpu_sys::layout::LayoutError>(())
+    /// ```
+    #[must_use]
+    pub fn of_shape(self, k: u32, n: u32) -> Item {
+        Item { k, n, ..self }
     }
 
     /// Bytes of a buffer that holds the whole weight.
@@ -283,7 +304,7 @@ impl Shape {
     /// ```
     ///
     /// # Errors
-    /// Sizes that do not tile or overflow.
+    /// Sizes that are 0 or overflow.
     pub fn items(&self) -> Result<Vec<Item>, ShapeError> {
         let q = self.heads.checked_mul(self.head_dim).ok_or(ShapeError::Overflow("the heads"))?;
         let kv =
@@ -297,11 +318,11 @@ impl Shape {
         }
         let mut items = Vec::with_capacity(count as usize);
         let mut add = |layer: Option<u32>, expert, name: String, k, n| {
-            let layout = Layout::new(k, n, Precision::Int8);
+            let layout = Layout::padded(k, n, Precision::Int8);
             let layout =
                 layout.map_err(|source| ShapeError::Layout { name: name.clone(), source })?;
             let bytes = whole_pages(&layout);
-            items.push(Item { name: name.into(), layout, layer, expert, bytes });
+            items.push(Item { name: name.into(), k, n, layout, layer, expert, bytes });
             Ok::<(), ShapeError>(())
         };
         for layer in 0..self.layers {

@@ -77,7 +77,8 @@ impl FromModel {
             copy_columns(whole, column, layout, out, |at, to| writer.read_at(start + at, to))?;
             return Ok(made);
         }
-        let channels = column..column.saturating_add(layout.n());
+        // The last part has channels that are only padding.
+        let channels = column..column.saturating_add(layout.n()).min(weight.n);
         let mut scales = vec![0f32; self.tier.scales(layout.k(), layout.n())];
         let recipe = Recipe::new(self.tier);
         self.model.quantise_channels(weight, channels, &recipe, out, &mut scales)?;

@@ -142,7 +142,8 @@ pub struct Given {
 impl Store {
     /// The weights of a pack, in the order of its file.
     pub fn from_pack(pack: Pack<PackFile>) -> Store {
-        let items = pack.entries().iter().map(|e| Item::new(e.name.clone(), e.layout())).collect();
+        let item = |e: &Entry| Item::new(e.name.clone(), e.layout()).of_shape(e.k, e.n);
+        let items = pack.entries().iter().map(item).collect();
         let forms = pack.entries().iter().map(|e| Form::new(e.dtype)).collect();
         Store::new(items, forms, From::Pack(Box::new(pack)))
     }
@@ -168,7 +169,7 @@ impl Store {
             let layout = tier.layout(weight.k, weight.n);
             let layout =
                 layout.map_err(|source| StoreError::Tier { name: weight.name.clone(), source })?;
-            items.push(Item::new(weight.name.clone(), layout));
+            items.push(Item::new(weight.name.clone(), layout).of_shape(weight.k, weight.n));
         }
         let forms = items.iter().map(|_| Form::new(dtype)).collect();
         Ok(Store::new(items, forms, From::Model(Box::new(FromModel::new(model, tier, pack)))))
@@ -402,7 +403,7 @@ impl Store {
                 let found = other.map_or(String::new(), |(_, e)| {
                     format!(", but a {} one of K={} N={}", e.dtype, e.k, e.n)
                 });
-                let (name, k, n) = (item.name.clone(), item.layout.k(), item.layout.n());
+                let (name, k, n) = (item.name.clone(), item.k, item.n);
                 Err(StoreError::NotInPack { name, k, n, dtype: form.dtype, found })
             }
         }
@@ -412,7 +413,8 @@ impl Store {
 impl Expected<'_> {
     /// Whether `entry` is what it should be.
     fn is(&self, entry: &Entry) -> bool {
-        entry.dtype == self.form.dtype && entry.layout() == self.item.layout
+        let Item { k, n, layout, .. } = self.item;
+        entry.dtype == self.form.dtype && (entry.k, entry.n, entry.layout()) == (*k, *n, *layout)
     }
 }
 

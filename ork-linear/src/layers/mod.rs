@@ -6,14 +6,15 @@ mod open;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use ork_cache::plan::Item;
 use ork_cache::{Note, Part, Placed, Prefetcher, Store, WeightId};
-use rknpu_sys::layout::{Layout, Precision};
+use rknpu_sys::layout::Precision;
 
 pub use open::{NPU_ROWS, Setup, open};
 
 use crate::cpu::{Cpu, Output};
 use crate::error::{Error, Result, length};
-use crate::rows::{QuantisedRows, Transform};
+use crate::rows::{QuantisedRows, Transform, pad};
 use crate::weight::TiledWeight;
 use npu::{Npu, Run};
 
@@ -52,6 +53,8 @@ pub struct Layers {
     notes: Arc<[Note]>,
     prefetcher: Option<Prefetcher>,
     rows: QuantisedRows,
+    /// Rows with zeros behind them, for half floats.
+    padded: Vec<f32>,
     cpu: Cpu,
     /// A weight that the device could not hold any more.
     tiles: Vec<u8>,
@@ -63,9 +66,9 @@ impl Layers {
         self.numbers.get(name).copied()
     }
 
-    /// Shape of a weight.
-    pub fn layout(&self, weight: usize) -> Option<Layout> {
-        self.store.items().get(weight).map(|item| item.layout)
+    /// Inputs and outputs of a weight.
+    pub fn shape(&self, weight: usize) -> Option<(u32, u32)> {
+        self.store.items().get(weight).map(|item| (item.k, item.n))
     }
 
     /// Where the weights come from.
@@ -122,17 +125,22 @@ impl Layers {
         let mut fresh = false;
         for Product { weight, out } in products {
             let known = self.store.items().len();
-            let layout = self.layout(weight).ok_or(Error::Unknown { weight, known })?;
-            let (k, n) = (layout.k() as usize, layout.n() as usize);
-            length("rows", input.len(), m.saturating_mul(k))?;
+            let items = self.store.items();
+            let Item { k, n, layout, .. } =
+                *items.get(weight).ok_or(Error::Unknown { weight, known })?;
+            let (inputs, n) = (k as usize, n as usize);
+            length("rows", input.len(), m.saturating_mul(inputs))?;
             length("results", out.len(), m.saturating_mul(n))?;
             if layout.precision() == Precision::Int8 {
                 let transform = self.transforms[weight];
                 if !fresh || self.rows.are_for(layout.k(), transform).is_err() {
-                    self.rows.quantise(input, layout.k(), transform)?;
+                    self.rows.quantise(input, k, transform)?;
                     run.rows_changed();
                     fresh = true;
                 }
+            } else if k != layout.k() {
+                self.padded.clear();
+                pad(input, inputs, layout.k() as usize, &mut self.padded);
             }
             for index in self.placed.items[weight].clone() {
                 let part = self.placed.parts[index];
@@ -156,8 +164,9 @@ impl Layers {
         mut out: Output<'_>,
     ) -> Result<()> {
         let int8 = part.layout.precision() == Precision::Int8;
+        let n = out.n.saturating_sub(part.column as usize).min(part.layout.n() as usize);
         if int8 && self.rows.m() >= self.npu_rows && run.is_working() {
-            match run.multiply(part, &self.store, &self.rows, &mut out) {
+            match run.multiply(part, &self.store, &self.rows, &mut out, n) {
                 Ok(true) => return Ok(()),
                 // Too many planes for the little memory that there is.
                 Ok(false) => {}
@@ -182,7 +191,9 @@ impl Layers {
         };
         let transform = self.transforms[part.item];
         let scales = scales(&self.store, part)?;
-        let weight = TiledWeight::new(part.layout, tiles, scales, transform)?;
+        let weight = TiledWeight::new(part.layout, tiles, scales, transform)?.cut_to(n);
+        let inputs = self.store.items().get(part.item).map(|item| item.k);
+        let input = if inputs == Some(part.layout.k()) { input } else { &self.padded };
         match int8 {
             true => self.cpu.multiply(&weight, &self.rows, out),
             false => self.cpu.multiply_halves(&weight, input, out),

@@ -88,13 +88,14 @@ impl<'a> Run<'a> {
         self.stay.take_if(|stay| stay.visit.domain() != domain);
     }
 
-    /// Multiplies by a part of a weight; `false` when that is nothing for the NPU, for want of memory.
+    /// Multiplies by the first `n` channels of a part of a weight; `false` when that is nothing for the NPU, for want of memory.
     pub(super) fn multiply(
         &mut self,
         part: &Part,
         store: &Store,
         rows: &QuantisedRows,
         out: &mut Output<'_>,
+        n: usize,
     ) -> Result<bool> {
         self.leave(part.domain);
         let Some(stay) = self.stay(part.domain)? else { return Ok(false) };
@@ -118,7 +119,6 @@ impl<'a> Run<'a> {
             };
             let mut product = stay.matmul.multiply(&weight, &there)?;
             while let Some(outputs) = product.next_columns()? {
-                let n = part.layout.n() as usize;
                 read(&outputs, rows, first, m, scales, out, n);
             }
             stay.rows = Some((first, there));
@@ -156,8 +156,8 @@ fn write(
     Ok(there.to_device().map_err(rknpu::Error::from)?)
 }
 
-/// Scales results of `m` rows from `first` on to their places. The arithmetic is the CPU's, in the
-/// same order.
+/// Scales the first `n` results of each of `m` rows from `first` on to their places. The arithmetic is
+/// the CPU's, in the same order.
 fn read(
     outputs: &Outputs<'_, Int8>,
     rows: &QuantisedRows,
@@ -172,7 +172,10 @@ fn read(
     let (column, width) = (out.column, out.n);
     let row = |(row, (out, &row_scale)): (usize, (&mut [f32], &f32))| {
         let Some(out) = out.get_mut(column..column + n) else { return };
-        let place = |columns: &std::ops::Range<u32>| columns.start as usize..columns.end as usize;
+        // What reaches past the last channel is padding.
+        let place = |columns: &std::ops::Range<u32>| {
+            (columns.start as usize).min(n)..(columns.end as usize).min(n)
+        };
         let high = |segment: Segment<'_, Int8>| {
             segment.sums(|columns, sums| dispatch(High { sums, out: &mut out[place(&columns)] }));
         };

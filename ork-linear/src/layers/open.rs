@@ -62,8 +62,8 @@ impl Setup {
 /// let layers = &mut models[0];
 ///
 /// let up = layers.find("blk.0.ffn_up.weight").ok_or("no such weight")?;
-/// let layout = layers.layout(up).ok_or("no such weight")?;
-/// let (k, n) = (layout.k() as usize, layout.n() as usize);
+/// let (k, n) = layers.shape(up).ok_or("no such weight")?;
+/// let (k, n) = (k as usize, n as usize);
 /// let (prompt, token) = (vec![0.5; 40 * k], vec![0.5; k]);
 /// let (mut many, mut one) = (vec![0.0; 40 * n], vec![0.0; n]);
 /// layers.multiply(40, &prompt, [Product { weight: up, out: &mut many }])?; // on the NPU
@@ -103,6 +103,7 @@ pub fn open(device: &Device, stores: &[Arc<Store>], setup: &Setup) -> Result<Vec
                 npu_rows: setup.npu_rows,
                 notes: notes.clone(),
                 rows: QuantisedRows::new(setup.depth),
+                padded: Vec::new(),
                 cpu: Cpu::default(),
                 tiles: Vec::new(),
             })

@@ -147,7 +147,7 @@ impl TierChoice {
         unused.map(|((pattern, _), _)| &**pattern).collect()
     }
 
-    /// The tier of a weight of `model`. What does not tile as its tier asks becomes int8.
+    /// The tier of a weight of `model`. What tiles as int8 only, without padding, becomes int8.
     ///
     /// ```
     /// use ork_weights::{convert::TierChoice, quantise::Tier};
@@ -169,9 +169,10 @@ impl TierChoice {
             Tier::Int4AsInt8 { .. } => Precision::Int4,
             _ => tier.precision(),
         };
-        match Layout::new(weight.k, weight.n, precision) {
-            Ok(_) => tier,
-            Err(_) => Tier::Int8,
+        let tiles = |precision| Layout::new(weight.k, weight.n, precision).is_ok();
+        match tiles(precision) || !tiles(Precision::Int8) {
+            true => tier,
+            false => Tier::Int8,
         }
     }
 

@@ -218,13 +218,14 @@ pub fn convert(
 fn plan<'a>(model: &'a Model, options: &Options<'_>) -> Result<Vec<Work<'a>>, ModelError> {
     let work = |weight: &'a Weight| {
         let tier = options.tiers.of(model, weight);
-        let sized = blob_bytes(tier, weight.k, weight.n).map(|blob| Work {
-            weight,
-            tier,
-            blob,
-            scales: blob_scales(tier, weight.k, weight.n),
-        });
-        sized.map_err(ModelError::quantise(&weight.name))
+        let sized = || {
+            let layout = tier.layout(weight.k, weight.n)?;
+            let groups = tier.groups(layout.k())? as usize;
+            let blob = blob_bytes(tier, weight.k, weight.n)?;
+            let scales = blob_scales(tier, weight.k, weight.n);
+            Ok(Work { weight, tier, layout, groups, blob, scales })
+        };
+        sized().map_err(ModelError::quantise(&weight.name))
     };
     model.weights().iter().map(work).collect()
 }

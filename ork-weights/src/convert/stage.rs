@@ -6,6 +6,7 @@ use crate::model::{Model, ModelError, Weight};
 use crate::pack::{PackError, PackWriter, WeightHeader, o4n1_header};
 use crate::pieces::{parts, pieces, place_scales};
 use crate::quantise::{Quality, Recipe, Tier, blob_bytes, blob_scales, encode};
+use rknpu_sys::layout::Layout;
 use std::ops::Range;
 use std::sync::mpsc;
 
@@ -16,6 +17,9 @@ const IN_FLIGHT: usize = 32 << 20;
 pub(super) struct Work<'a> {
     pub(super) weight: &'a Weight,
     pub(super) tier: Tier,
+    pub(super) layout: Layout,
+    /// Scale groups along K.
+    pub(super) groups: usize,
     /// Bytes of the blob.
     pub(super) blob: u64,
     /// Scales beside it.
@@ -183,14 +187,15 @@ impl Writing {
         let mut scales = vec![0.0; piece.work.scales];
         let mut quality = Quality::default();
         let mut out = writer.begin(piece.work.header())?;
+        let Work { layout, groups, .. } = *piece.work;
         if let Some(codebook) = tier.codebook() {
-            out.write_at(0, &o4n1_header(k, n, codebook))?;
+            out.write_at(0, &o4n1_header(layout.k(), layout.n(), codebook))?;
         }
         loop {
             for part in parts(tier, k, n, &piece.channels) {
                 out.write_at(part.to, piece.blob.get(part.from).unwrap_or_default())?;
             }
-            place_scales(&piece.scales, n, &piece.channels, &mut scales);
+            place_scales(&piece.scales, groups, piece.channels.start, &mut scales);
             quality += piece.quality;
             let _ = self.to_packer.send(piece.blob);
             if piece.channels.end == n {

@@ -132,7 +132,7 @@ pub enum ModelError {
         kind: String,
     },
     /// No tensor that the NPU could multiply by.
-    #[error("{}: none of {tensors} tensors is a matmul weight that tiles; the first one: {example}", path.display())]
+    #[error("{}: none of {tensors} tensors is a weight of a multiplication; the first one: {example}", path.display())]
     NoWeights {
         /// The model.
         path: PathBuf,

@@ -8,8 +8,7 @@
 //! [`Model::weights`] are the matrices of a model's multiplications, in the order in which a pass
 //! uses them. Its [`Role`] decides, which the name tells; a name that is not known is decided by its
 //! shape. Stacks of experts come apart as `name#index`. What is not among them is in
-//! [`Model::skipped`], each with its reason: norms and biases, tables that are looked up, routers,
-//! shapes that do not tile.
+//! [`Model::skipped`], each with its reason: norms and biases, tables that are looked up, routers.
 //!
 //! ```
 //! use ork_weights::model::{Model, OpenOptions, synth::Shape};

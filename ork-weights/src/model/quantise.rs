@@ -123,6 +123,7 @@ impl Model {
         let (tier, k, n) = (recipe.tier, weight.k, of.end - of.start);
         let whole = tier.layout(k, n).map_err(refuse)?;
         length("scales", scales.len(), tier.scales(k, n)).map_err(refuse)?;
+        let groups = tier.groups(whole.k()).map_err(refuse)? as usize;
         let (mut quality, mut tiles, mut own) = (Quality::default(), Vec::new(), Vec::new());
         for channels in pieces {
             let layout = tier.layout(k, channels.end - channels.start).map_err(refuse)?;
@@ -134,7 +135,7 @@ impl Model {
             for part in tiled_parts(&whole, &layout, &channels) {
                 take(part.to, &tiles[part.from])?;
             }
-            place_scales(&own, n, &channels, scales);
+            place_scales(&own, groups, channels.start, scales);
         }
         Ok(quality)
     }

@@ -151,7 +151,9 @@ fn look(tensor: &Candidate, place: &Place<'_>, model: &Model) -> Result<Taken, S
         false => (narrow(shape[0])?, narrow(shape[1])?),
         true => (narrow(shape[1])?, narrow(shape[0])?),
     };
-    Layout::new(k, n, Precision::Int8).map_err(|error| error.to_string())?;
+    // A shape is all that tells of what no name is known of.
+    let layout = if place.role == Role::Unknown { Layout::new } else { Layout::padded };
+    layout(k, n, Precision::Int8).map_err(|error| error.to_string())?;
     let role = if tied { Role::Head } else { place.role };
     let (layer, expert) = (place.block, place.expert);
     Ok(Taken { role, k, n, layer, expert, stack, tied, by_input })

@@ -37,7 +37,7 @@ pub struct Shape {
     pub feed_forward: u32,
     /// Layers.
     pub layers: u32,
-    /// Rows of the embedding table and the output head; a multiple of 32.
+    /// Rows of the embedding table and the output head.
     pub vocabulary: u32,
     /// Experts of each layer, 0 for a dense model.
     pub experts: u32,
@@ -156,12 +156,12 @@ impl Shape {
         let fits = |value: u32, of: u32| value != 0 && value.is_multiple_of(of);
         if !fits(self.embedding, 256)
             || !fits(self.feed_forward, 256)
-            || !fits(self.vocabulary, 32)
+            || self.vocabulary == 0
             || self.layers == 0
         {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                format!("{self:?}: widths must be multiples of 256, the vocabulary of 32"),
+                format!("{self:?}: widths must be multiples of 256, and nothing 0"),
             ));
         }
         let tensors = self.tensors();

@@ -1,6 +1,11 @@
 //! What the codes of a weight mean and how its blob holds them.
 
-use rknpu_sys::layout::Precision;
+use rknpu_sys::layout::{Layout, LayoutError, Precision};
+
+/// Set in the `dtype` field of a weight that is padded: its K and N are those of the matrix, its bytes
+/// those of the least shape that tiles. Readers of the C project know no such number, so that none of
+/// them takes one shape for the other.
+pub(super) const PADDED: u32 = 512;
 
 /// How a weight is stored and computed: the `dtype` field of an index entry.
 ///
@@ -90,6 +95,30 @@ impl Dtype {
             Dtype::Int4 => Precision::Int4,
             Dtype::Fp16 => Precision::Fp16,
             _ => Precision::Int8,
+        }
+    }
+
+    /// Layout of what [`Pack::load_into`](super::Pack::load_into) writes of a K × N weight. A shape that
+    /// does not tile is padded with zeros to the least that does, on disk and on the device.
+    ///
+    /// ```
+    /// use ork_weights::pack::Dtype;
+    ///
+    /// let shape = |dtype: Dtype| dtype.layout(2730, 96).map(|layout| (layout.k(), layout.n()));
+    /// assert_eq!(shape(Dtype::Int8), Ok((2752, 96)));
+    /// assert_eq!(shape(Dtype::Int4AsInt8), Ok((2752, 128))); // stored in tiles of 64 channels
+    /// ```
+    ///
+    /// # Errors
+    /// [`LayoutError`] when K or N is 0, or within a tile of 2^32.
+    pub const fn layout(self, k: u32, n: u32) -> Result<Layout, LayoutError> {
+        let stored = match self.stored() {
+            Some(precision) => precision,
+            None => self.loaded(),
+        };
+        match Layout::padded(k, n, stored) {
+            Ok(wide) => Layout::new(wide.k(), wide.n(), self.loaded()),
+            Err(error) => Err(error),
         }
     }
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 use rknpu_sys::layout::{Layout, PAGE};
 
 use super::Dtype;
+use super::dtype::PADDED;
 use crate::quantise::block_of;
 
 /// A range of the file.
@@ -35,8 +36,9 @@ pub(crate) struct Checksums {
 
 /// One weight in a pack: its shape, storage form and place.
 ///
-/// Everything here was checked when the pack was opened: the shape tiles, sizes are those that K, N
-/// and dtype give, and all parts lie inside the file without sharing a byte.
+/// Everything here was checked when the pack was opened: sizes are those that K, N and dtype give, and
+/// all parts lie inside the file without sharing a byte. A matrix whose shape does not tile is stored
+/// with zeros around it: codes, scales and tiles then have the shape of [`Entry::layout`].
 ///
 /// ```
 /// use ork_weights::pack::Pack;
@@ -88,6 +90,32 @@ impl Entry {
         self.layout
     }
 
+    /// Whether the matrix is smaller than its layout, which has zeros around it.
+    ///
+    /// ```
+    /// use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// let path = folder.path().join("small.orkpack");
+    /// let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
+    /// writer.add("w", 60, 33, Dtype::Int8, &[0; 4096], &[0.5; 64])?;
+    /// writer.finish()?;
+    /// let pack = Pack::open(&path)?;
+    /// let entry = &pack.entries()[0];
+    /// assert_eq!((entry.k, entry.n), (60, 33));
+    /// assert_eq!((entry.layout().k(), entry.layout().n()), (64, 64));
+    /// assert!(entry.is_padded());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn is_padded(&self) -> bool {
+        (self.k, self.n) != (self.layout.k(), self.layout.n())
+    }
+
+    /// The `dtype` field of its record.
+    pub(crate) fn code(&self) -> u32 {
+        self.dtype.code() | if self.is_padded() { PADDED } else { 0 }
+    }
+
     /// Place in the file's order, which is the order of first use when the pack was made.
     pub fn order(&self) -> u32 {
         self.order
@@ -125,11 +153,11 @@ impl Entry {
 
     /// Scales along K: 1 when they are per channel.
     pub fn groups(&self) -> u32 {
-        ((self.scales.bytes / 4) as u32).checked_div(self.n).unwrap_or(1).max(1)
+        ((self.scales.bytes / 4) as u32).checked_div(self.layout.n()).unwrap_or(1).max(1)
     }
 
     /// Values of a block of the Hadamard transform that the weight was rotated by, and activations must
-    /// be: the largest power of two that divides K. `None` for forms that are not rotated.
+    /// be: the largest power of two that divides the layout's K. `None` for forms that are not rotated.
     ///
     /// ```
     /// use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
@@ -143,7 +171,7 @@ impl Entry {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn rotation(&self) -> Option<u32> {
-        self.dtype.is_rotated().then(|| block_of(self.k))
+        self.dtype.is_rotated().then(|| block_of(self.layout.k()))
     }
 
     /// Relative RMS error of the codes against the source weight, where the packer measured it.

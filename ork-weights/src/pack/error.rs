@@ -159,7 +159,19 @@ pub enum PackError {
         /// The dtype field.
         dtype: u32,
     },
-    /// K or N is 0 or does not tile.
+    /// Marked as padded, which a shape that tiles is not.
+    #[error(
+        "weight {name:?} is marked as padded, and K={k} N={n} needs no padding: the index is damaged"
+    )]
+    Padding {
+        /// The weight.
+        name: Box<str>,
+        /// Inputs.
+        k: u32,
+        /// Channels.
+        n: u32,
+    },
+    /// K or N is 0, or does not tile and is not marked as padded.
     #[error("weight {name:?}: {source}")]
     Shape {
         /// The weight.

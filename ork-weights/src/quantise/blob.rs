@@ -5,7 +5,7 @@ use super::{Quality, QuantiseError, Recipe, Rows, Tier};
 use crate::pack::o4n1_header;
 use rknpu_sys::layout::{Layout, Precision};
 
-/// Bytes of the blob of a K × N weight.
+/// Bytes of the blob of a K × N weight, padded as in [`Tier::layout`].
 ///
 /// ```
 /// use ork_weights::quantise::{Tier, blob_bytes};
@@ -18,6 +18,7 @@ use rknpu_sys::layout::{Layout, Precision};
 /// [`QuantiseError::Layout`], [`QuantiseError::Group`].
 pub fn blob_bytes(tier: Tier, k: u32, n: u32) -> Result<u64, QuantiseError> {
     let layout = stored_layout(tier, k, n)?;
+    let (k, n) = (layout.k(), layout.n());
     Ok(match tier.codebook() {
         Some(codebook) => {
             let header = o4n1_header(k, n, codebook).len() as u64;
@@ -67,8 +68,8 @@ pub fn encode(
     blob: &mut [u8],
     scales: &mut [f32],
 ) -> Result<Quality, QuantiseError> {
-    let (k, n) = (rows.k(), rows.n());
-    let layout = stored_layout(recipe.tier, k, n)?;
+    let layout = stored_layout(recipe.tier, rows.k(), rows.n())?;
+    let (k, n) = (layout.k(), layout.n());
     let Some(codebook) = recipe.tier.codebook() else {
         return pack(rows, &layout, recipe, blob, scales);
     };
@@ -79,7 +80,7 @@ pub fn encode(
     let (scale_bytes, codes) = rest.split_at_mut(4 * n as usize);
     head.copy_from_slice(&header);
     let mut scales = vec![0.0; n as usize];
-    let quality = compact(rows, recipe, codes, &mut scales)?;
+    let quality = compact(rows, &layout, recipe, codes, &mut scales)?;
     for (out, scale) in scale_bytes.as_chunks_mut::<4>().0.iter_mut().zip(scales) {
         *out = scale.to_le_bytes();
     }
@@ -90,7 +91,7 @@ pub fn encode(
 pub(crate) fn stored_layout(tier: Tier, k: u32, n: u32) -> Result<Layout, QuantiseError> {
     let loaded = tier.layout(k, n)?;
     match tier {
-        Tier::Int4AsInt8 { .. } => Ok(Layout::new(k, n, Precision::Int4)?),
+        Tier::Int4AsInt8 { .. } => Ok(Layout::padded(k, n, Precision::Int4)?),
         _ => Ok(loaded),
     }
 }

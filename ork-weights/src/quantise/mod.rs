@@ -13,7 +13,7 @@
 //! | fp16 | none | the half float | ties to even |
 //!
 //! absmax is at least 1e-9. Source of the rules: the C project that defined `.orkpack`, so that
-//! both pack the same bytes.
+//! both pack the same bytes. Where K or N does not tile, zeros stand around the matrix.
 //!
 //! [`quantise`] gives what the NPU reads, [`encode`] what a pack keeps; they differ for the tiers
 //! that are kept smaller than they are computed.
@@ -117,7 +117,7 @@ impl Recipe<'_> {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuantiseError {
-    /// K or N does not tile.
+    /// K or N is 0, or too large.
     #[error(transparent)]
     Layout(#[from] LayoutError),
     /// A weight that is NaN or infinite, or in fp16 above 65,504.

@@ -78,8 +78,14 @@ impl<'a> Rows<'a> {
         self.first + index
     }
 
-    /// Row `index`, below N, as K floats.
+    /// Row `index` as floats, at least K. Behind its values, and in rows past the last, are zeros.
     pub(super) fn read(&self, index: usize, out: &mut [f32]) {
+        let values = if index < self.n as usize { self.k as usize } else { 0 };
+        let (out, padding) = out.split_at_mut(values);
+        padding.fill(0.0);
+        if out.is_empty() {
+            return;
+        }
         let raw = &self.raw[index * self.row_bytes..(index + 1) * self.row_bytes];
         let read = dequantise(self.kind, raw, out);
         debug_assert!(read.is_ok(), "the lengths follow from K and the type");

@@ -77,28 +77,27 @@ impl Tier {
         self.dtype().loaded()
     }
 
-    /// Layout of what the NPU reads of a K × N weight.
+    /// Layout of what the NPU reads of a K × N weight: where that does not tile, of the least shape that
+    /// does and holds it. What it has more are zeros.
     ///
     /// ```
     /// use ork_weights::quantise::Tier;
     ///
     /// assert_eq!(Tier::Int8.layout(1024, 64)?.bytes(), 64 << 10);
+    /// assert_eq!(Tier::Int8.layout(1000, 33)?, Tier::Int8.layout(1024, 64)?);
     /// assert!(Tier::Int4 { group: Some(48) }.layout(1024, 64).is_err()); // no run of 32
     /// # Ok::<(), ork_weights::quantise::QuantiseError>(())
     /// ```
     ///
     /// # Errors
-    /// [`QuantiseError::Layout`] when K or N does not tile; [`QuantiseError::Group`].
+    /// [`QuantiseError::Layout`] when K or N is 0 or too large; [`QuantiseError::Group`].
     pub fn layout(self, k: u32, n: u32) -> Result<Layout, QuantiseError> {
-        self.groups(k)?;
-        // Stored as int4 tiles, it must tile as int4 too.
-        if let Tier::Int4AsInt8 { .. } = self {
-            Layout::new(k, n, Precision::Int4)?;
-        }
-        Ok(Layout::new(k, n, self.precision())?)
+        let layout = self.dtype().layout(k, n)?;
+        self.groups(layout.k())?;
+        Ok(layout)
     }
 
-    /// Number of scales of a K × N weight: N, or groups × N, or none.
+    /// Number of scales of a K × N weight: N, or groups × N, or none, with the K and N of its layout.
     ///
     /// ```
     /// use ork_weights::quantise::Tier;
@@ -110,7 +109,11 @@ impl Tier {
     pub fn scales(self, k: u32, n: u32) -> usize {
         match self {
             Tier::Fp16 => 0,
-            _ => self.groups(k).unwrap_or(1) as usize * n as usize,
+            _ => {
+                let layout = self.dtype().layout(k, n);
+                let (k, n) = layout.map_or((k, n), |layout| (layout.k(), layout.n()));
+                self.groups(k).unwrap_or(1) as usize * n as usize
+            }
         }
     }
 
@@ -160,7 +163,7 @@ impl Tier {
         }
     }
 
-    /// Scale groups along K.
+    /// Scale groups along the K of a layout.
     pub(crate) fn groups(self, k: u32) -> Result<u32, QuantiseError> {
         match self.group() {
             None => Ok(1),
@@ -288,7 +291,11 @@ mod tests {
             assert_eq!(tier(group).groups(k), Err(QuantiseError::Group { group, k }));
             assert!(tier(group).layout(k, 64).is_err());
         }
-        assert!(Tier::Int4AsInt8 { group: None }.layout(64, 32).is_err());
-        assert!(Tier::RotatedInt8 { group: None }.layout(64, 32).is_ok());
+        let width = |tier: Tier| tier.layout(64, 32).unwrap().n();
+        assert_eq!(width(Tier::Int4AsInt8 { group: None }), 64); // as it is stored
+        assert_eq!(width(Tier::RotatedInt8 { group: None }), 32);
+        // Groups divide the padded K.
+        assert_eq!(tier(64).layout(100, 64).unwrap().k(), 128);
+        assert_eq!(tier(64).scales(100, 60), 2 * 64);
     }
 }

@@ -10,9 +10,10 @@ use crate::simd::{LINE, NonTemporal, dispatch};
 use crate::tile::{TilesMut, prefers_non_temporal};
 use rayon::prelude::*;
 use rknpu_sys::layout::{Layout, Precision};
+use std::borrow::Cow;
 use std::marker::PhantomData;
 
-/// Quantises `rows` to what the NPU reads: `out` in [`Tier::layout`], `scales` per channel or
+/// Quantises `rows` to what the NPU reads, with zeros around a matrix that does not tile: `out` in [`Tier::layout`], `scales` per channel or
 /// `[group][channel]`, [`Tier::scales`] of them. Tiles are spread over the threads of the current
 /// rayon pool; the bytes do not depend on their number.
 ///
@@ -42,7 +43,7 @@ pub fn quantise(
     pack(rows, &recipe.tier.layout(rows.k(), rows.n())?, recipe, out, scales)
 }
 
-/// Quantises `rows` (as many as the layout has channels) into `out` and `scales`.
+/// Quantises `rows` into `out` and `scales`, which have the shape of `layout`.
 ///
 /// The layout's precision chooses between the two forms of a tier that has two: the int4 tiles it
 /// is stored as, or the int8 tiles the NPU reads. Scales come per channel, or `[group][channel]`.
@@ -57,9 +58,8 @@ pub(super) fn pack(
     let groups = recipe.tier.groups(k)? as usize;
     length("tiled weight", out.len(), layout.bytes() as usize)?;
     length("scales", scales.len(), recipe.tier.scales(k, n))?;
-    if let Some(importance) = recipe.importance {
-        length("importance", importance.len(), k as usize)?;
-    }
+    let importance = importance(rows, recipe, k)?;
+    let recipe = &Recipe { importance: importance.as_deref(), ..*recipe };
     let job = Job { rows, layout, recipe, groups };
     if groups == 1 {
         return job.of_tier(out, scales);
@@ -78,31 +78,47 @@ pub(super) fn pack(
 /// bytes each.
 pub(super) fn compact(
     rows: &Rows<'_>,
+    layout: &Layout,
     recipe: &Recipe<'_>,
     out: &mut [u8],
     scales: &mut [f32],
 ) -> Result<Quality, QuantiseError> {
-    let (k, n) = (rows.k() as usize, rows.n() as usize);
+    let (k, n) = (layout.k() as usize, layout.n() as usize);
     length("compact codes", out.len(), k / 2 * n)?;
     length("scales", scales.len(), n)?;
-    if let Some(importance) = recipe.importance {
-        length("importance", importance.len(), k)?;
-    }
-    let importance = recipe.importance;
+    let importance = importance(rows, recipe, layout.k())?;
+    let importance = importance.as_deref();
+    let recipe = &Recipe { importance, ..*recipe };
     match recipe.tier {
-        Tier::Nf4 => nibbles(rows, recipe, &Nf4 { importance }, out, scales),
-        _ => nibbles(rows, recipe, &Uniform { importance }, out, scales),
+        Tier::Nf4 => nibbles(rows, k, recipe, &Nf4 { importance }, out, scales),
+        _ => nibbles(rows, k, recipe, &Uniform { importance }, out, scales),
     }
+}
+
+/// The importance of `k` inputs, of which those that the rows do not have matter nothing.
+fn importance<'a>(
+    rows: &Rows<'_>,
+    recipe: &Recipe<'a>,
+    k: u32,
+) -> Result<Option<Cow<'a, [f32]>>, QuantiseError> {
+    let Some(importance) = recipe.importance else { return Ok(None) };
+    length("importance", importance.len(), rows.k() as usize)?;
+    if rows.k() == k {
+        return Ok(Some(Cow::Borrowed(importance)));
+    }
+    let mut padded = importance.to_vec();
+    padded.resize(k as usize, 0.0);
+    Ok(Some(Cow::Owned(padded)))
 }
 
 fn nibbles<Q: Quantiser>(
     rows: &Rows<'_>,
+    k: usize,
     recipe: &Recipe<'_>,
     quantiser: &Q,
     out: &mut [u8],
     scales: &mut [f32],
 ) -> Result<Quality, QuantiseError> {
-    let k = rows.k() as usize;
     // A row of nibbles is a tile of one channel whose blocks are its runs; blocks of a tile are
     // larger, so runs go through one of them.
     let work = out.par_chunks_exact_mut(k / 2).zip(scales.par_chunks_exact_mut(1)).enumerate();

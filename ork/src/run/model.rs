@@ -112,12 +112,13 @@ impl Model {
 
     /// Multiplies the first `rows` rows by a weight, part by part.
     pub(super) fn weight(&mut self, index: usize, rows: usize, pass: &mut Pass<'_>) -> Result<()> {
-        let layout = self.store.items()[index].layout;
+        let item = &self.store.items()[index];
+        let (layout, n) = (item.layout, item.n as usize);
         let whole = self.placed.items[index].len() == 1;
         let form = Form { precision: layout.precision(), whole };
         // An NPU that computes nothing is seen before its results are used for anything.
         let first = !self.compared.contains(&form);
-        self.out = (first || self.verify).then(|| vec![0; rows * layout.n() as usize]);
+        self.out = (first || self.verify).then(|| vec![0; rows * n]);
         for part in self.placed.items[index].clone() {
             let part = self.placed.parts[part];
             let domain = part.domain;
@@ -135,7 +136,7 @@ impl Model {
         if self.verify {
             return self.compare(index, 0, &out);
         }
-        let rows: Vec<&[i32]> = out.chunks(layout.n() as usize).collect();
+        let rows: Vec<&[i32]> = out.chunks(n).collect();
         rows.first().map_or(Ok(()), |row| self.compare(index, 0, row))?;
         rows.last().map_or(Ok(()), |row| self.compare(index, rows.len() - 1, row))
     }
@@ -151,13 +152,16 @@ impl Model {
     ) -> Result<()> {
         let item = &self.store.items()[part.item];
         let inputs = Inputs { model: self.index, item: part.item, first: 0, rows };
-        let n = u64::from(item.layout.n());
+        let n = u64::from(item.n);
         let asked = Instant::now();
         let slot = visit.acquire(part.weight)?;
         let since = Instant::now();
         self.totals.waited += since.duration_since(asked);
         let (digest, out, totals) = (&mut self.digest, &mut self.out, &mut self.totals);
         let read = |row: usize, column: u32, sums: &[i32]| {
+            // Columns past the last are padding.
+            let left = item.n.saturating_sub(part.column + column) as usize;
+            let sums = &sums[..sums.len().min(left)];
             let at = row as u64 * n + u64::from(part.column + column);
             digest.add(at, sums);
             if let Some(out) = out.as_mut().and_then(|out| out.get_mut(at as usize..)) {
@@ -183,7 +187,7 @@ impl Model {
     /// Compares results of weight `index`, those of the rows from `first` on, with the CPU's.
     fn compare(&mut self, index: usize, first: usize, out: &[i32]) -> Result<()> {
         let item = &self.store.items()[index];
-        let n = item.layout.n() as usize;
+        let n = item.n as usize;
         let mut want = vec![0; out.len()];
         cpu::sums(&self.store, index, first, &mut want)?;
         let wrong = out.iter().zip(&want).position(|(device, cpu)| device != cpu);

@@ -1,11 +1,12 @@
 //! The index: names, shapes and places, checked one by one.
 
-use rknpu_sys::layout::Layout;
+use rknpu_sys::layout::LayoutError;
 
 use super::bytes::Cursor;
 use super::footer::{Footer, Form};
 use super::sizes;
 use crate::pack::Dtype;
+use crate::pack::dtype::PADDED;
 use crate::pack::entry::{Entry, Span};
 use crate::pack::error::{PackError, Part, Result};
 
@@ -103,16 +104,27 @@ impl RawEntry {
 
     /// The entry, if everything in it agrees and lies before `limit`.
     pub(crate) fn check(self, name: &str, order: u32, limit: u64) -> Result<Entry> {
-        let dtype = Dtype::from_code(self.dtype)
+        let dtype = Dtype::from_code(self.dtype & !PADDED)
             .ok_or_else(|| PackError::DtypeUnknown { name: name.into(), dtype: self.dtype })?;
         let shape = |source| PackError::Shape { name: name.into(), source };
-        let layout = Layout::new(self.k, self.n, dtype.loaded()).map_err(shape)?;
-        let expected = sizes::bytes(self.k, self.n, dtype).map_err(shape)?;
+        let layout = dtype.layout(self.k, self.n).map_err(shape)?;
+        let (k, n) = (layout.k(), layout.n());
+        match (self.dtype & PADDED != 0, (k, n) == (self.k, self.n)) {
+            (true, true) => {
+                return Err(PackError::Padding { name: name.into(), k, n });
+            }
+            (false, false) => {
+                let (k, n, precision) = (self.k, self.n, dtype.stored().unwrap_or(dtype.loaded()));
+                return Err(shape(LayoutError { k, n, precision }));
+            }
+            _ => {}
+        }
+        let expected = sizes::bytes(k, n, dtype).map_err(shape)?;
         let stamped = sizes::stamped(self.blob.bytes, expected, dtype).ok_or_else(|| {
             let bytes = self.blob.bytes;
             PackError::Size { name: name.into(), part: Part::Blob, bytes, expected }
         })?;
-        let expected = sizes::full_k_bytes(self.k, self.n);
+        let expected = sizes::full_k_bytes(k, n);
         if self.full_k != 0
             && (dtype != Dtype::Int8 || sizes::stamped(self.full_k, expected, dtype).is_none())
         {
@@ -124,12 +136,12 @@ impl RawEntry {
                 expected: if dtype == Dtype::Int8 { expected } else { 0 },
             });
         }
-        if !sizes::scale_count_fits(self.scales, self.k, self.n, dtype) {
+        if !sizes::scale_count_fits(self.scales, k, n, dtype) {
             return Err(PackError::ScaleCount {
                 name: name.into(),
                 count: self.scales.into(),
-                k: self.k,
-                n: self.n,
+                k,
+                n,
                 dtype,
             });
         }
@@ -169,7 +181,7 @@ impl RawEntry {
 pub(crate) fn encode(out: &mut Vec<u8>, entry: &Entry, form: Form) {
     out.extend((entry.name.len() as u32).to_le_bytes());
     out.extend(entry.name.as_bytes());
-    for field in [entry.k, entry.n, entry.dtype.code(), (entry.scales.bytes / 4) as u32] {
+    for field in [entry.k, entry.n, entry.code(), (entry.scales.bytes / 4) as u32] {
         out.extend(field.to_le_bytes());
     }
     let scales_at = if entry.scales.bytes == 0 { 0 } else { entry.scales.offset };

@@ -1,16 +1,16 @@
 //! Sizes that K, N and dtype give.
 
-use rknpu_sys::layout::{Layout, LayoutError, N_SLICE, PAGE, Precision};
+use rknpu_sys::layout::{Layout, LayoutError, N_SLICE, PAGE};
 
 use super::o4n1;
 use crate::pack::Dtype;
 
-/// Bytes of a blob without a stamp.
+/// Bytes of a blob without a stamp, padding included.
 pub(crate) fn bytes(k: u32, n: u32, dtype: Dtype) -> Result<u64, LayoutError> {
+    let layout = dtype.layout(k, n)?;
     match dtype.stored() {
-        Some(precision) => Ok(Layout::new(k, n, precision)?.bytes()),
-        // The shape rule of what it is inflated to holds for the compact form too.
-        None => Layout::new(k, n, Precision::Int8).map(|_| o4n1::bytes(k, n)),
+        Some(precision) => Ok(Layout::new(layout.k(), layout.n(), precision)?.bytes()),
+        None => Ok(o4n1::bytes(layout.k(), layout.n())),
     }
 }
 

@@ -15,13 +15,14 @@ use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 
-use rknpu_sys::layout::PAGE;
+use rknpu_sys::layout::{Layout, PAGE};
 use xxhash_rust::xxh3::xxh3_64;
 
 use self::disk::{Disk, Os};
 pub use self::options::{Summary, WriterOptions};
 pub use self::pieces::WeightWriter;
 use self::target::{Existing, Paths};
+use super::dtype::PADDED;
 use super::entry::{Checksums, Entry, Span};
 use super::error::{PackError, Result};
 use super::format::bytes::floats;
@@ -86,9 +87,9 @@ pub struct PackWriter {
 pub struct WeightHeader<'a> {
     /// Name of the tensor, as for [`Entry::name`].
     pub name: &'a str,
-    /// Inputs.
+    /// Inputs of the matrix. Its bytes are those of [`Dtype::layout`].
     pub k: u32,
-    /// Channels.
+    /// Channels of the matrix.
     pub n: u32,
     /// Storage form.
     pub dtype: Dtype,
@@ -190,7 +191,8 @@ impl PackWriter {
 
     /// Adds a weight whose blob is at hand; [`PackWriter::begin`] takes it in pieces, with the error that
     /// was measured. `blob` is what K, N and dtype give (tiles, or a compact blob), `scales` one per
-    /// channel or `[group][channel]`, empty for [`Dtype::O4n1`].
+    /// channel or `[group][channel]`, empty for [`Dtype::O4n1`]; both for the channels of
+    /// [`Dtype::layout`].
     ///
     /// ```
     /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
@@ -267,7 +269,8 @@ impl PackWriter {
         let stored = raw.blob.bytes;
         let entry = raw.check(name, self.entries.len() as u32, u64::MAX)?;
         if entry.dtype == Dtype::O4n1 {
-            let inside = o4n1::scales(compact, stored, name, entry.k, entry.n)?;
+            let (k, n) = (entry.layout.k(), entry.layout.n());
+            let inside = o4n1::scales(compact, stored, name, k, n)?;
             refuse_bad_scales(name, floats(inside))?;
         }
         refuse_bad_scales(name, scales.iter().copied())?;
@@ -365,11 +368,18 @@ impl std::fmt::Debug for PackWriter {
 }
 
 /// What the index will say of a weight whose scales follow its blob.
-fn raw_entry(header: &WeightHeader<'_>, blob: Span, scales: usize, error: Option<f32>) -> RawEntry {
+fn raw_entry(
+    header: &WeightHeader<'_>,
+    layout: &Layout,
+    blob: Span,
+    scales: usize,
+    error: Option<f32>,
+) -> RawEntry {
+    let padded = (header.k, header.n) != (layout.k(), layout.n());
     RawEntry {
         k: header.k,
         n: header.n,
-        dtype: header.dtype.code(),
+        dtype: header.dtype.code() | if padded { PADDED } else { 0 },
         scales: u32::try_from(scales).unwrap_or(u32::MAX),
         blob,
         scales_at: if scales == 0 { 0 } else { blob.range().end },

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use rknpu_sys::layout::PAGE;
+use rknpu_sys::layout::{Layout, PAGE};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::{PackWriter, WeightHeader};
@@ -33,6 +33,7 @@ use crate::pack::verify;
 pub struct WeightWriter<'w> {
     writer: &'w mut PackWriter,
     header: WeightHeader<'w>,
+    layout: Layout,
     at: u64,
     /// Bytes of the blob.
     blob: u64,
@@ -71,10 +72,12 @@ impl PackWriter {
     pub fn begin<'w>(&'w mut self, header: WeightHeader<'w>) -> Result<WeightWriter<'w>> {
         let WeightHeader { name, k, n, dtype } = header;
         self.admit_name(name)?;
-        let blob = sizes::bytes(k, n, dtype)
-            .map_err(|source| PackError::Shape { name: name.into(), source })?;
+        let shape = |source| PackError::Shape { name: name.into(), source };
+        let layout = dtype.layout(k, n).map_err(shape)?;
+        let blob = sizes::bytes(k, n, dtype).map_err(shape)?;
         Ok(WeightWriter {
             header,
+            layout,
             at: self.end.next_multiple_of(PAGE),
             blob,
             written: Vec::new(),
@@ -194,11 +197,11 @@ impl WeightWriter<'_> {
         let source = PackFile::from_file(file, path)?;
         let mut compact = Vec::new();
         if self.header.dtype == Dtype::O4n1 {
-            compact.resize(o4n1::HEADER + 4 * self.header.n as usize, 0);
+            compact.resize(o4n1::HEADER + 4 * self.layout.n() as usize, 0);
             source.read_at(self.at, &mut compact)?;
         }
         let span = Span { offset: self.at, bytes: self.blob };
-        let raw = super::raw_entry(&self.header, span, scales.len(), error);
+        let raw = super::raw_entry(&self.header, &self.layout, span, scales.len(), error);
         let entry = self.writer.admit(self.header.name, raw, &compact, scales)?;
         let sum = match self.hashed == self.blob {
             true => self.hash.digest(),
