@@ -89,6 +89,8 @@
 
 mod backend;
 mod cache;
+#[doc(hidden)]
+pub mod doc;
 pub mod environment;
 mod error;
 pub mod experts;

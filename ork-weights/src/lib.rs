@@ -57,6 +57,8 @@
 pub mod _orkpack {}
 pub mod convert;
 pub mod dequant;
+#[doc(hidden)]
+pub mod doc;
 mod last_cache;
 mod mapping;
 pub mod model;

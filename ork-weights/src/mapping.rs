@@ -12,12 +12,8 @@ use std::path::Path;
 /// ```
 /// use ork_weights::{Mapping, pack::Pack};
 ///
-/// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-/// # let folder = tempfile::tempdir()?;
-/// # let path = folder.path().join("small.orkpack");
-/// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-/// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-/// # writer.finish()?;
+/// # let file = ork_weights::doc::pack()?;
+/// # let path = file.path();
 /// // SAFETY: nobody else knows of this file.
 /// let pack = Pack::parse(unsafe { Mapping::open(&path)? })?;
 /// let blob = pack.entries()[0].blob_range();

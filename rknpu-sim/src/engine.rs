@@ -11,28 +11,7 @@
 //! use rknpu_sim::engine::{Bus, Engine, Outcome, Run, Start};
 //! use rknpu_sim::{Config, Machine};
 //! use std::sync::Arc;
-//! # use rknpu_sim::File;
-//! # use rknpu_sys::uapi::{MemCreate, MemMap, SubcoreTask, Submit, Task};
-//! # use zerocopy::IntoBytes;
-//! # /// A job of one program on core 0, its task array in a new buffer.
-//! # fn job(file: &File) -> Result<Submit, rustix::io::Errno> {
-//! #     let mut buffer = MemCreate { flags: 0xb, size: 4096, ..Default::default() };
-//! #     file.call(&mut buffer)?;
-//! #     let mut map = MemMap { handle: buffer.handle, ..Default::default() };
-//! #     file.call(&mut map)?;
-//! #     let task = Task { int_mask: 0x300, regcfg_amount: 108, ..Default::default() };
-//! #     file.mmap(map.offset, 4096)?.write(0, task.as_bytes());
-//! #     Ok(Submit {
-//! #         flags: 5,
-//! #         timeout: 100,
-//! #         task_number: 1,
-//! #         task_obj_addr: buffer.obj_addr,
-//! #         core_mask: 1,
-//! #         fence_fd: -1,
-//! #         subcore_task: [SubcoreTask { task_start: 0, task_number: 1 }; 5],
-//! #         ..Default::default()
-//! #     })
-//! # }
+//! # use rknpu_sim::doc::job;
 //!
 //! #[derive(Debug)]
 //! struct AtOnce;
@@ -46,7 +25,7 @@
 //! }
 //!
 //! let file = Machine::new(Config { engine: Arc::new(AtOnce), ..Config::default() }).open();
-//! let mut job = job(&file)?;
+//! let mut job = job(&file, 0)?;
 //! file.call(&mut job)?;
 //! assert_eq!(job.task_counter, 1);
 //! # Ok::<(), rustix::io::Errno>(())

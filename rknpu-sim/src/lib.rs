@@ -73,6 +73,8 @@ pub mod report;
 mod bus;
 mod calls;
 mod debugfs;
+#[doc(hidden)]
+pub mod doc;
 mod domain;
 mod fence;
 mod files;

@@ -13,12 +13,9 @@ const MOST_BYTES: u64 = 1 << 52;
 /// Why there is no plan.
 ///
 /// ```
-/// # use ork_cache::plan::{Board, Item, Place, Plan};
-/// # use rknpu_sys::layout::{Layout, Precision};
-/// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
-/// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
-/// use ork_cache::plan::PlanError;
+/// use ork_cache::plan::{Board, Plan, PlanError};
 ///
+/// # let items = ork_cache::doc::items();
 /// let error = Plan::new("16 MiB", &items, &Board::single_domain(1 << 16)).unwrap_err();
 /// let PlanError::Budget { smallest, .. } = error else { panic!("{error}") };
 /// assert!(Plan::new("16 MiB", &items, &Board::single_domain(smallest)).is_ok());

@@ -13,11 +13,7 @@ use crate::residency::Purpose;
 /// that were routed to are used.
 ///
 /// ```
-/// # use ork_cache::plan::{Board, Item, Place, Plan};
-/// # use rknpu_sys::layout::{Layout, Precision};
-/// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
-/// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
-/// # let plan = Plan::new("16 MiB", &items, &Board::single_domain(8 << 20))?;
+/// # let plan = ork_cache::doc::plan()?;
 /// let cost = plan.cost;
 /// assert_eq!((cost.weights_per_pass, cost.bytes_per_pass), (12, 12 << 20));
 /// assert_eq!((cost.lru_weights_per_pass, cost.lru_bytes_per_pass), (16, 16 << 20));

@@ -45,13 +45,9 @@ use crate::ids::{ClassId, DomainId};
 /// How a model runs.
 ///
 /// ```
-/// # use ork_cache::plan::{Board, Item, Place, Plan};
-/// # use rknpu_sys::layout::{Layout, Precision};
-/// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
-/// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
-/// # let plan = Plan::new("16 MiB", &items, &Board::single_domain(8 << 20))?;
-/// use ork_cache::plan::Mode;
+/// use ork_cache::plan::{Board, Mode, Plan};
 ///
+/// # let (items, plan) = (ork_cache::doc::items(), ork_cache::doc::plan()?);
 /// assert_eq!(plan.mode, Mode::Mixed);
 /// assert_eq!(Plan::new("16 MiB", &items, &Board::single_domain(16 << 20))?.mode, Mode::Resident);
 /// assert_eq!(Plan::new("16 MiB", &items, &Board::single_domain(4 << 20))?.mode, Mode::Stream);
@@ -71,11 +67,9 @@ pub enum Mode {
 /// Where one weight is.
 ///
 /// ```
-/// # use ork_cache::plan::{Board, Item, Place, Plan};
-/// # use rknpu_sys::layout::{Layout, Precision};
-/// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
-/// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
-/// # let plan = Plan::new("16 MiB", &items, &Board::single_domain(8 << 20))?;
+/// use ork_cache::plan::Place;
+///
+/// # let plan = ork_cache::doc::plan()?;
 /// let resident = plan.places.iter().filter(|place| matches!(place, Place::Resident(_)));
 /// assert_eq!(resident.count(), 4);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -92,11 +86,7 @@ pub enum Place {
 /// Slots of one size in one domain: the ring, or the slots of experts.
 ///
 /// ```
-/// # use ork_cache::plan::{Board, Item, Place, Plan};
-/// # use rknpu_sys::layout::{Layout, Precision};
-/// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
-/// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
-/// # let plan = Plan::new("16 MiB", &items, &Board::single_domain(8 << 20))?;
+/// # let plan = ork_cache::doc::plan()?;
 /// let ring = plan.classes[0];
 /// assert_eq!((ring.slots, ring.slot), (4, 1 << 20)); // three cores and one to fill
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -114,11 +104,7 @@ pub struct Class {
 /// What one domain holds. All sizes in bytes.
 ///
 /// ```
-/// # use ork_cache::plan::{Board, Item, Place, Plan};
-/// # use rknpu_sys::layout::{Layout, Precision};
-/// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
-/// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
-/// # let plan = Plan::new("16 MiB", &items, &Board::single_domain(8 << 20))?;
+/// # let plan = ork_cache::doc::plan()?;
 /// let share = plan.domains[0];
 /// assert_eq!((share.resident, share.slots), (4 << 20, 4 << 20));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -138,11 +124,9 @@ pub struct Share {
 /// The placement of one model on one board.
 ///
 /// ```
-/// # use ork_cache::plan::{Board, Item, Place, Plan};
-/// # use rknpu_sys::layout::{Layout, Precision};
-/// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
-/// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
-/// # let plan = Plan::new("16 MiB", &items, &Board::single_domain(8 << 20))?;
+/// use ork_cache::plan::Plan;
+///
+/// # let plan = ork_cache::doc::plan()?;
 /// let text = serde_json::to_string(&plan)?;
 /// assert_eq!(serde_json::from_str::<Plan>(&text)?, plan);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -176,11 +160,10 @@ impl Plan {
     /// Plans the weights `items`, given in order of use, on `board`.
     ///
     /// ```
-    /// # use ork_cache::plan::{Board, Item, Place, Plan};
-    /// # use rknpu_sys::layout::{Layout, Precision};
-    /// # let layout = Layout::new(1024, 1024, Precision::Int8)?;
-    /// # let items: Vec<Item> = (0..16).map(|i| Item::new(format!("blk.{i}.w"), layout)).collect();
-    /// # let plan = Plan::new("16 MiB", &items, &Board::single_domain(8 << 20))?;
+    /// use ork_cache::plan::{Board, Place, Plan};
+    ///
+    /// # let items = ork_cache::doc::items();
+    /// let plan = Plan::new("16 MiB", &items, &Board::single_domain(8 << 20))?;
     /// // One weight in four stays: what is streamed is spread evenly between.
     /// let stay: Vec<usize> = (0..16).filter(|&i| matches!(plan.places[i], Place::Resident(_))).collect();
     /// assert_eq!(stay.len(), 4);

@@ -70,9 +70,8 @@ impl TierChoice {
     /// ```
     /// use ork_weights::{convert::TierChoice, quantise::Tier};
     ///
-    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
-    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-    /// # Shape::tiny().write(file.as_file())?;
+    /// # use ork_weights::model::{Model, OpenOptions};
+    /// # let file = ork_weights::doc::model()?;
     /// let model = Model::open(file.path(), &OpenOptions::default())?;
     /// // Four bits have no more to give than int4 holds: 4.5 bits a value in the file.
     /// let choice = TierChoice::by_source();
@@ -152,9 +151,8 @@ impl TierChoice {
     /// ```
     /// use ork_weights::{convert::TierChoice, quantise::Tier};
     ///
-    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
-    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-    /// # Shape::tiny().write(file.as_file())?;
+    /// # use ork_weights::model::{Model, OpenOptions};
+    /// # let file = ork_weights::doc::model()?;
     /// let model = Model::open(file.path(), &OpenOptions::default())?;
     /// let all = TierChoice::fixed(Tier::Int4 { group: Some(64) });
     /// assert_eq!(all.of(&model, &model.weights()[0]), Tier::Int4 { group: Some(64) });

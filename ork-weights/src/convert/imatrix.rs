@@ -16,8 +16,7 @@ use xxhash_rust::xxh3::Xxh3Default;
 ///
 /// // A model is a GGUF too, and has no sums of squared inputs.
 /// # use ork_weights::model::synth::Shape;
-/// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-/// # Shape::tiny().write(file.as_file())?;
+/// # let file = ork_weights::doc::model()?;
 /// let error = Imatrix::open(file.path()).unwrap_err();
 /// assert!(error.to_string().contains("no tensor ends with .in_sum2"));
 /// # Ok::<(), std::io::Error>(())

@@ -77,9 +77,8 @@ pub struct Options<'a> {
 /// ```
 /// use ork_weights::convert::{Options, Progress, convert};
 ///
-/// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
-/// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-/// # Shape::tiny().write(file.as_file())?;
+/// # use ork_weights::model::{Model, OpenOptions};
+/// # let file = ork_weights::doc::model()?;
 /// let model = Model::open(file.path(), &OpenOptions::default())?;
 /// let folder = tempfile::tempdir()?;
 /// let mut share = 0.0;
@@ -110,9 +109,8 @@ pub struct Progress<'a> {
 /// use ork_weights::convert::{ConvertError, Options, TierChoice, convert};
 /// use ork_weights::quantise::Tier;
 ///
-/// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
-/// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-/// # Shape::tiny().write(file.as_file())?;
+/// # use ork_weights::model::{Model, OpenOptions};
+/// # let file = ork_weights::doc::model()?;
 /// let model = Model::open(file.path(), &OpenOptions::default())?;
 /// // Nothing is written: groups of 96 do not divide 256 inputs.
 /// let tiers = TierChoice::fixed(Tier::Int4 { group: Some(96) });
@@ -149,9 +147,8 @@ pub enum ConvertError {
 /// use ork_weights::convert::{Options, convert};
 /// use ork_weights::pack::Pack;
 ///
-/// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
-/// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-/// # Shape::tiny().write(file.as_file())?;
+/// # use ork_weights::model::{Model, OpenOptions};
+/// # let file = ork_weights::doc::model()?;
 /// let model = Model::open(file.path(), &OpenOptions::default())?;
 /// let folder = tempfile::tempdir()?;
 /// let target = folder.path().join("model.orkpack");

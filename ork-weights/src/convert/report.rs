@@ -9,9 +9,8 @@ use std::time::Duration;
 /// ```
 /// use ork_weights::convert::{Options, convert};
 ///
-/// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
-/// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-/// # Shape::tiny().write(file.as_file())?;
+/// # use ork_weights::model::{Model, OpenOptions};
+/// # let file = ork_weights::doc::model()?;
 /// let model = Model::open(file.path(), &OpenOptions::default())?;
 /// let folder = tempfile::tempdir()?;
 /// let options = Options { measure: true, ..Default::default() };
@@ -73,9 +72,8 @@ impl WeightReport {
 /// ```
 /// use ork_weights::convert::{Options, convert};
 ///
-/// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
-/// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-/// # Shape::tiny().write(file.as_file())?;
+/// # use ork_weights::model::{Model, OpenOptions};
+/// # let file = ork_weights::doc::model()?;
 /// let model = Model::open(file.path(), &OpenOptions::default())?;
 /// let folder = tempfile::tempdir()?;
 /// let report = convert(&model, folder.path().join("m.orkpack"), &Options::default(), |_| {})?;
@@ -108,9 +106,8 @@ impl Report {
     /// ```
     /// use ork_weights::convert::{Options, convert};
     ///
-    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
-    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-    /// # Shape::tiny().write(file.as_file())?;
+    /// # use ork_weights::model::{Model, OpenOptions};
+    /// # let file = ork_weights::doc::model()?;
     /// let model = Model::open(file.path(), &OpenOptions::default())?;
     /// let folder = tempfile::tempdir()?;
     /// let report = convert(&model, folder.path().join("m.orkpack"), &Options::default(), |_| {})?;
@@ -126,9 +123,8 @@ impl Report {
     /// ```
     /// use ork_weights::convert::{Options, convert};
     ///
-    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
-    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-    /// # Shape::tiny().write(file.as_file())?;
+    /// # use ork_weights::model::{Model, OpenOptions};
+    /// # let file = ork_weights::doc::model()?;
     /// let model = Model::open(file.path(), &OpenOptions::default())?;
     /// let folder = tempfile::tempdir()?;
     /// let report = convert(&model, folder.path().join("m.orkpack"), &Options::default(), |_| {})?;

@@ -67,8 +67,7 @@ const START: usize = 4096;
 /// ```
 /// use ork_weights::model::{Model, OpenOptions, Read, synth::Shape};
 ///
-/// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-/// # Shape::tiny().write(file.as_file())?;
+/// # let file = ork_weights::doc::model()?;
 /// let options = OpenOptions { read: Read::Direct, ..Default::default() };
 /// let model = Model::open(file.path(), &options)?;
 /// assert!(!model.weights().is_empty());
@@ -85,9 +84,8 @@ pub struct OpenOptions {
 /// A matrix of K inputs and N output channels, row-major in its file: a row per channel.
 ///
 /// ```
-/// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
-/// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-/// # Shape::tiny().write(file.as_file())?;
+/// # use ork_weights::model::{Model, OpenOptions};
+/// # let file = ork_weights::doc::model()?;
 /// let model = Model::open(file.path(), &OpenOptions::default())?;
 /// let weight = &model.weights()[0];
 /// assert_eq!((weight.k, weight.n), (256, 256));
@@ -136,9 +134,8 @@ impl Weight {
 /// A tensor that is not among the weights.
 ///
 /// ```
-/// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
-/// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-/// # Shape::tiny().write(file.as_file())?;
+/// # use ork_weights::model::{Model, OpenOptions};
+/// # let file = ork_weights::doc::model()?;
 /// let model = Model::open(file.path(), &OpenOptions::default())?;
 /// let table = model.skipped().iter().find(|tensor| &*tensor.name == "token_embd.weight");
 /// assert!(table.is_some_and(|tensor| !tensor.reason.is_empty()));
@@ -157,9 +154,8 @@ pub struct Skipped {
 /// An open model.
 ///
 /// ```
-/// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
-/// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-/// # Shape::tiny().write(file.as_file())?;
+/// # use ork_weights::model::{Model, OpenOptions};
+/// # let file = ork_weights::doc::model()?;
 /// let model = Model::open(file.path(), &OpenOptions::default())?;
 /// for weight in model.weights() {
 ///     assert_eq!(model.weight(&weight.name), Some(weight));
@@ -276,9 +272,8 @@ impl Model {
     /// `full_hash` one of every byte.
     ///
     /// ```
-    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
-    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-    /// # Shape::tiny().write(file.as_file())?;
+    /// # use ork_weights::model::{Model, OpenOptions};
+    /// # let file = ork_weights::doc::model()?;
     /// let model = Model::open(file.path(), &OpenOptions::default())?;
     /// let quick = model.identity(false)?;
     /// let whole = model.identity(true)?;
@@ -337,9 +332,8 @@ impl Model {
     /// ```
     /// use ork_weights::quantise::{Recipe, Tier, blob_bytes};
     ///
-    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
-    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-    /// # Shape::tiny().write(file.as_file())?;
+    /// # use ork_weights::model::{Model, OpenOptions};
+    /// # let file = ork_weights::doc::model()?;
     /// let model = Model::open(file.path(), &OpenOptions::default())?;
     /// let (weight, tier) = (&model.weights()[0], Tier::Nf4);
     /// let mut blob = vec![0; blob_bytes(tier, weight.k, weight.n)? as usize];

@@ -18,9 +18,8 @@ impl Model {
     /// ```
     /// use ork_weights::quantise::{Recipe, Tier};
     ///
-    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
-    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-    /// # Shape::tiny().write(file.as_file())?;
+    /// # use ork_weights::model::{Model, OpenOptions};
+    /// # let file = ork_weights::doc::model()?;
     /// let model = Model::open(file.path(), &OpenOptions::default())?;
     /// let (weight, recipe) = (&model.weights()[0], Recipe::new(Tier::Int8));
     /// let mut tiled = vec![0; Tier::Int8.layout(weight.k, 64)?.bytes() as usize];
@@ -59,9 +58,8 @@ impl Model {
     /// use ork_weights::model::ModelError;
     /// use ork_weights::quantise::{Recipe, Tier};
     ///
-    /// # use ork_weights::model::{Model, OpenOptions, synth::Shape};
-    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-    /// # Shape::tiny().write(file.as_file())?;
+    /// # use ork_weights::model::{Model, OpenOptions};
+    /// # let file = ork_weights::doc::model()?;
     /// let model = Model::open(file.path(), &OpenOptions::default())?;
     /// let (weight, recipe) = (&model.weights()[0], Recipe::new(Tier::Int8));
     /// let mut scales = vec![0.0; Tier::Int8.scales(weight.k, weight.n)];

@@ -43,15 +43,11 @@ pub(crate) struct Checksums {
 /// ```
 /// use ork_weights::pack::Pack;
 ///
-/// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-/// # let folder = tempfile::tempdir()?;
-/// # let path = folder.path().join("small.orkpack");
-/// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-/// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-/// # writer.finish()?;
+/// # let file = ork_weights::doc::pack()?;
+/// # let path = file.path();
 /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
 /// let entry = &pack.entries()[0];
-/// assert_eq!((entry.k, entry.n, entry.dtype), (64, 64, Dtype::Int8));
+/// assert_eq!((entry.k, entry.n, entry.dtype), (64, 64, ork_weights::pack::Dtype::Int8));
 /// assert_eq!((entry.order(), entry.groups()), (0, 1)); // the first, one scale a channel
 /// assert_eq!(entry.stored_bytes(), 4096 + 4 * 64);
 /// assert_eq!(entry.bits_per_weight(), 8.5); // a scale of 32 bits for 64 codes

@@ -15,12 +15,8 @@ use super::source::Source;
 /// ```
 /// use ork_weights::pack::Pack;
 ///
-/// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-/// # let folder = tempfile::tempdir()?;
-/// # let path = folder.path().join("small.orkpack");
-/// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-/// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-/// # writer.finish()?;
+/// # let file = ork_weights::doc::pack()?;
+/// # let path = file.path();
 /// let pack = Pack::open(&path)?; // a `Pack<PackFile>`
 /// std::fs::File::options().write(true).open(&path)?.set_len(100)?; // somebody cuts it
 /// let error = pack.load_into(&pack.entries()[0], &mut [0; 4096]).unwrap_err();

@@ -34,12 +34,8 @@ impl<S: Source> Pack<S> {
     /// ```
     /// use ork_weights::pack::Pack;
     ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
+    /// # let file = ork_weights::doc::pack()?;
+    /// # let path = file.path();
     /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
     /// let entry = &pack.entries()[0];
     /// let mut tiles = vec![0; entry.layout().bytes() as usize]; // or a device's buffer
@@ -128,12 +124,8 @@ impl<S: Source> Pack<S> {
     /// ```
     /// use ork_weights::pack::Pack;
     ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
+    /// # let file = ork_weights::doc::pack()?;
+    /// # let path = file.path();
     /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
     /// let entry = &pack.entries()[0];
     /// assert_eq!(pack.scales(entry)?, [0.5; 64]);
@@ -213,12 +205,8 @@ impl<S: Source> Pack<S> {
     /// ```
     /// use ork_weights::pack::Pack;
     ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
+    /// # let file = ork_weights::doc::pack()?;
+    /// # let path = file.path();
     /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
     /// let entry = &pack.entries()[0];
     /// assert_eq!(pack.codebook(entry)?, None); // not compact

@@ -59,12 +59,8 @@ impl Pack {
     /// ```
     /// use ork_weights::pack::Pack;
     ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
+    /// # let file = ork_weights::doc::pack()?;
+    /// # let path = file.path();
     /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
     /// assert_eq!(pack.entries().len(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -96,12 +92,8 @@ impl<S: Source> Pack<S> {
     /// ```
     /// use ork_weights::pack::Pack;
     ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
+    /// # let file = ork_weights::doc::pack()?;
+    /// # let path = file.path();
     /// let pack = Pack::parse(std::fs::read(&path)?)?; // from memory
     /// assert_eq!(pack.scales(&pack.entries()[0])?, [0.5; 64]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

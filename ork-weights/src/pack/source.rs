@@ -35,12 +35,8 @@ use super::error::{PackError, Result};
 ///     }
 /// }
 ///
-/// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-/// # let folder = tempfile::tempdir()?;
-/// # let path = folder.path().join("small.orkpack");
-/// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-/// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-/// # writer.finish()?;
+/// # let file = ork_weights::doc::pack()?;
+/// # let path = file.path();
 /// let pack = Pack::parse(Counted(std::fs::read(&path)?, Cell::new(0)))?;
 /// assert!(pack.source().1.get() > 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())

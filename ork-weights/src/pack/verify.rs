@@ -20,12 +20,8 @@ pub(super) const CHUNK: usize = 256 << 10;
 /// ```
 /// use ork_weights::pack::{Pack, PackError, verify};
 ///
-/// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-/// # let folder = tempfile::tempdir()?;
-/// # let path = folder.path().join("small.orkpack");
-/// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-/// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-/// # writer.finish()?;
+/// # let file = ork_weights::doc::pack()?;
+/// # let path = file.path();
 /// let mut bytes = std::fs::read(&path)?;
 /// bytes[100] ^= 1; // in the blob
 /// let report = verify(&Pack::parse(bytes)?, &|_| {});
@@ -51,12 +47,8 @@ impl Verified {
     /// ```
     /// use ork_weights::pack::{Pack, verify};
     ///
-    /// # use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("small.orkpack");
-    /// # let mut writer = PackWriter::create(&path, None, WriterOptions::default())?;
-    /// # writer.add("blk.0.ffn_up.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64])?;
-    /// # writer.finish()?;
+    /// # let file = ork_weights::doc::pack()?;
+    /// # let path = file.path();
     /// assert!(verify(&Pack::open(&path)?, &|_| {}).is_sound());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

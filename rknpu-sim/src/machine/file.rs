@@ -58,12 +58,8 @@ impl File {
     ///
     /// let machine = Machine::new(Config::default());
     /// let file = machine.open();
-    /// # use rknpu_sys::uapi::{MemCreate, MemMap};
-    /// # let mut buffer = MemCreate { flags: 0x403, size: 8192, ..Default::default() };
-    /// # file.call(&mut buffer)?;
-    /// # let mut map = MemMap { handle: buffer.handle, ..Default::default() };
-    /// # file.call(&mut map)?;
-    /// let reservation = file.reserve(map.offset, 8192)?;
+    /// # let (buffer, offset) = rknpu_sim::doc::buffer(&file)?;
+    /// let reservation = file.reserve(offset, 8192)?;
     /// assert_eq!(machine.report().mappings, 1);
     /// drop(reservation);
     /// assert_eq!(machine.report().mappings, 0);
@@ -86,14 +82,10 @@ impl File {
     ///
     /// let machine = Machine::new(Config::default());
     /// let file = machine.open();
-    /// # use rknpu_sys::uapi::{MemCreate, MemMap};
-    /// # let mut buffer = MemCreate { flags: 0x403, size: 8192, ..Default::default() };
-    /// # file.call(&mut buffer)?;
-    /// # let mut map = MemMap { handle: buffer.handle, ..Default::default() };
-    /// # file.call(&mut map)?;
-    /// let mapping = file.mmap(map.offset, 8192)?;
+    /// # let (buffer, offset) = rknpu_sim::doc::buffer(&file)?;
+    /// let mapping = file.mmap(offset, 8192)?;
     /// mapping.write(8190, &[1, 2]);
-    /// assert!(file.mmap(map.offset + 1, 8192).is_err());
+    /// assert!(file.mmap(offset + 1, 8192).is_err());
     /// # Ok::<(), rustix::io::Errno>(())
     /// ```
     ///

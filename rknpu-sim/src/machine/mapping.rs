@@ -14,13 +14,9 @@ use std::sync::Arc;
 ///
 /// let machine = Machine::new(Config::default());
 /// let file = machine.open();
-/// # use rknpu_sys::uapi::{MemCreate, MemMap};
-/// # let mut buffer = MemCreate { flags: 0x403, size: 8192, ..Default::default() };
-/// # file.call(&mut buffer)?;
-/// # let mut map = MemMap { handle: buffer.handle, ..Default::default() };
-/// # file.call(&mut map)?;
+/// # let (buffer, offset) = rknpu_sim::doc::buffer(&file)?;
 /// // A mapping outlives its handle and its file.
-/// let reservation = file.reserve(map.offset, 8192)?;
+/// let reservation = file.reserve(offset, 8192)?;
 /// drop(file);
 /// assert_eq!(machine.report().objects, 1);
 /// drop(reservation);
@@ -45,12 +41,8 @@ impl Reservation {
     ///
     /// let machine = Machine::new(Config::default());
     /// let file = machine.open();
-    /// # use rknpu_sys::uapi::{MemCreate, MemMap};
-    /// # let mut buffer = MemCreate { flags: 0x403, size: 8192, ..Default::default() };
-    /// # file.call(&mut buffer)?;
-    /// # let mut map = MemMap { handle: buffer.handle, ..Default::default() };
-    /// # file.call(&mut map)?;
-    /// let reservation = file.reserve(map.offset, 8192)?;
+    /// # let (buffer, offset) = rknpu_sim::doc::buffer(&file)?;
+    /// let reservation = file.reserve(offset, 8192)?;
     /// assert!(rustix::fs::fstat(reservation.file())?.st_size >= 8192);
     /// # Ok::<(), rustix::io::Errno>(())
     /// ```
@@ -72,12 +64,8 @@ impl Drop for Reservation {
 ///
 /// let machine = Machine::new(Config::default());
 /// let file = machine.open();
-/// # use rknpu_sys::uapi::{MemCreate, MemMap};
-/// # let mut buffer = MemCreate { flags: 0x403, size: 8192, ..Default::default() };
-/// # file.call(&mut buffer)?;
-/// # let mut map = MemMap { handle: buffer.handle, ..Default::default() };
-/// # file.call(&mut map)?;
-/// let mapping = file.mmap(map.offset, 8192)?;
+/// # let (buffer, offset) = rknpu_sim::doc::buffer(&file)?;
+/// let mapping = file.mmap(offset, 8192)?;
 /// mapping.write(100, b"weights");
 /// let mut read = [0; 7];
 /// mapping.read(100, &mut read);
@@ -130,12 +118,8 @@ impl Mapping {
     /// use rknpu_sim::{Config, Machine};
     ///
     /// let file = Machine::new(Config::default()).open();
-    /// # use rknpu_sys::uapi::{MemCreate, MemMap};
-    /// # let mut buffer = MemCreate { flags: 0x403, size: 8192, ..Default::default() };
-    /// # file.call(&mut buffer)?;
-    /// # let mut map = MemMap { handle: buffer.handle, ..Default::default() };
-    /// # file.call(&mut map)?;
-    /// assert!(file.mmap(map.offset, 8192)?.same_buffer(&file.mmap(map.offset, 4096)?));
+    /// # let (buffer, offset) = rknpu_sim::doc::buffer(&file)?;
+    /// assert!(file.mmap(offset, 8192)?.same_buffer(&file.mmap(offset, 4096)?));
     /// # Ok::<(), rustix::io::Errno>(())
     /// ```
     pub fn same_buffer(&self, other: &Mapping) -> bool {

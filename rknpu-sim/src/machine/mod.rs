@@ -139,37 +139,15 @@ impl Machine {
     /// to `most` entries; 0 ends it.
     ///
     /// ```
-    /// # use rknpu_sim::{Config, File, Machine};
-    /// # use rknpu_sys::uapi::{MemCreate, MemMap, SubcoreTask, Submit, Task};
-    /// # use zerocopy::IntoBytes;
-    /// # /// A job of one program on core 0, its task array in a new buffer.
-    /// # fn job(file: &File, program: u64) -> Result<Submit, rustix::io::Errno> {
-    /// #     let mut buffer = MemCreate { flags: 0xb, size: 4096, ..Default::default() };
-    /// #     file.call(&mut buffer)?;
-    /// #     let mut map = MemMap { handle: buffer.handle, ..Default::default() };
-    /// #     file.call(&mut map)?;
-    /// #     let task = Task { int_mask: 0x300, regcfg_amount: 28, regcmd_addr: program,
-    /// #         ..Default::default() };
-    /// #     file.mmap(map.offset, 4096)?.write(0, task.as_bytes());
-    /// #     Ok(Submit {
-    /// #         flags: 5,
-    /// #         timeout: 100,
-    /// #         task_number: 1,
-    /// #         task_obj_addr: buffer.obj_addr,
-    /// #         core_mask: 1,
-    /// #         fence_fd: -1,
-    /// #         subcore_task: [SubcoreTask { task_start: 0, task_number: 1 }; 5],
-    /// #         ..Default::default()
-    /// #     })
-    /// # }
-    /// use rknpu_sim::engine::Unit;
+    /// use rknpu_sim::{Config, Machine, engine::Unit};
+    /// use rknpu_sys::uapi::MemCreate;
     ///
     /// let machine = Machine::new(Config::default());
     /// machine.record_accesses(1000);
     /// let file = machine.open();
     /// let mut program = MemCreate { flags: 0x403, size: 4096, ..Default::default() };
     /// file.call(&mut program)?; // all zero: it is fetched, and starts nothing
-    /// file.call(&mut job(&file, program.dma_addr)?).unwrap_err();
+    /// file.call(&mut rknpu_sim::doc::job(&file, program.dma_addr)?).unwrap_err();
     /// let fetch = machine.take_accesses().list[0];
     /// assert_eq!((fetch.unit, fetch.iova, fetch.len), (Unit::Pc, program.dma_addr, 32 * 8));
     /// # Ok::<(), rustix::io::Errno>(())
@@ -362,34 +340,14 @@ impl Machine {
     /// use rknpu_sim::{Config, Machine};
     /// use std::time::Duration;
     /// # use rustix::io::Errno;
-    /// # use rknpu_sim::File;
-    /// # use rknpu_sys::uapi::{MemCreate, MemMap, SubcoreTask, Submit, Task};
-    /// # use zerocopy::IntoBytes;
-    /// # /// A job of one program on core 0, its task array in a new buffer.
-    /// # fn job(file: &File) -> Result<Submit, rustix::io::Errno> {
-    /// #     let mut buffer = MemCreate { flags: 0xb, size: 4096, ..Default::default() };
-    /// #     file.call(&mut buffer)?;
-    /// #     let mut map = MemMap { handle: buffer.handle, ..Default::default() };
-    /// #     file.call(&mut map)?;
-    /// #     let task = Task { int_mask: 0x300, regcfg_amount: 108, ..Default::default() };
-    /// #     file.mmap(map.offset, 4096)?.write(0, task.as_bytes());
-    /// #     Ok(Submit {
-    /// #         flags: 5,
-    /// #         timeout: 100,
-    /// #         task_number: 1,
-    /// #         task_obj_addr: buffer.obj_addr,
-    /// #         core_mask: 1,
-    /// #         fence_fd: -1,
-    /// #         subcore_task: [SubcoreTask { task_start: 0, task_number: 1 }; 5],
-    /// #         ..Default::default()
-    /// #     })
-    /// # }
+    /// # use rknpu_sim::doc::job;
+    /// # use rknpu_sys::uapi::Submit;
     ///
     /// let machine = Machine::new(Config::default());
     /// let file = machine.open();
     /// let fence_fd = machine.foreign_fence()?;
     /// // FENCE_IN: the job waits for the fence as long as its timeout lasts.
-    /// let mut waits = Submit { flags: 5 | 8, fence_fd, ..job(&file)? };
+    /// let mut waits = Submit { flags: 5 | 8, fence_fd, ..job(&file, 0)? };
     /// assert!(file.call(&mut waits).is_err());
     /// assert!(machine.now() >= Duration::from_millis(100));
     /// # Ok::<(), Errno>(())

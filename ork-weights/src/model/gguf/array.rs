@@ -24,9 +24,7 @@ fn width(kind: u32) -> Option<u64> {
 /// vocabulary of 262,144 strings costs one allocation until then.
 ///
 /// ```
-/// # use ork_weights::model::synth::Shape;
-/// # let mut file = Vec::new();
-/// # Shape::tiny().write(&mut file)?;
+/// # let file = ork_weights::doc::llama()?;
 /// use ork_weights::model::gguf::{Gguf, Value};
 ///
 /// let gguf = Gguf::parse(&file)?;

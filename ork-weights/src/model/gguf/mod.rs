@@ -5,9 +5,7 @@
 //! strings) are kept as the file has them, in one piece each.
 //!
 //! ```
-//! # use ork_weights::model::synth::Shape;
-//! # let mut file = Vec::new();
-//! # Shape::tiny().write(&mut file)?;
+//! # let file = ork_weights::doc::llama()?;
 //! let gguf = ork_weights::model::gguf::Gguf::parse(&file)?; // of a small llama
 //! let tensor = gguf.tensor("output.weight").ok_or("no such tensor")?;
 //! let bytes = &file[tensor.range().start as usize..tensor.range().end as usize];
@@ -75,9 +73,7 @@ pub struct Gguf {
 /// Where a tensor lies and what it is.
 ///
 /// ```
-/// # use ork_weights::model::synth::Shape;
-/// # let mut file = Vec::new();
-/// # Shape::tiny().write(&mut file)?;
+/// # let file = ork_weights::doc::llama()?;
 /// let gguf = ork_weights::model::gguf::Gguf::parse(&file)?; // of a small llama
 /// let tensor = gguf.tensor("blk.0.ffn_up.weight").ok_or("no such tensor")?;
 /// assert_eq!(tensor.dimensions, [256, 512]); // 512 channels of 256 inputs
@@ -103,9 +99,7 @@ impl Tensor {
     /// ```
     /// use ork_weights::dequant::TensorType;
     ///
-    /// # use ork_weights::model::synth::Shape;
-    /// # let mut file = Vec::new();
-    /// # Shape::tiny().write(&mut file)?;
+    /// # let file = ork_weights::doc::llama()?;
     /// let gguf = ork_weights::model::gguf::Gguf::parse(&file)?; // of a small llama
     /// let tensor = gguf.tensor("output.weight").ok_or("no such tensor")?;
     /// assert_eq!(tensor.kind(), Some(TensorType::Q6_K));
@@ -118,9 +112,7 @@ impl Tensor {
     /// Its bytes in the file.
     ///
     /// ```
-    /// # use ork_weights::model::synth::Shape;
-    /// # let mut file = Vec::new();
-    /// # Shape::tiny().write(&mut file)?;
+    /// # let file = ork_weights::doc::llama()?;
     /// let gguf = ork_weights::model::gguf::Gguf::parse(&file)?; // of a small llama
     /// let tensor = &gguf.tensors()[0];
     /// assert!(tensor.range().start >= gguf.data_start());
@@ -138,9 +130,7 @@ impl Gguf {
     /// ```
     /// use ork_weights::model::gguf::Gguf;
     ///
-    /// # use ork_weights::model::synth::Shape;
-    /// # let mut file = Vec::new();
-    /// # Shape::tiny().write(&mut file)?;
+    /// # let mut file = ork_weights::doc::llama()?;
     /// assert!(Gguf::parse(&file).is_ok());
     /// file.truncate(1000);
     /// assert!(Gguf::parse(&file).is_err()); // cut short
@@ -223,29 +213,11 @@ impl Gguf {
     }
 
     /// Version of the container.
-    ///
-    /// ```
-    /// # use ork_weights::model::synth::Shape;
-    /// # let mut file = Vec::new();
-    /// # Shape::tiny().write(&mut file)?;
-    /// let gguf = ork_weights::model::gguf::Gguf::parse(&file)?; // of a small llama
-    /// assert_eq!(gguf.version(), 3);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn version(&self) -> u32 {
         self.version
     }
 
     /// Alignment of tensors, in bytes.
-    ///
-    /// ```
-    /// # use ork_weights::model::synth::Shape;
-    /// # let mut file = Vec::new();
-    /// # Shape::tiny().write(&mut file)?;
-    /// let gguf = ork_weights::model::gguf::Gguf::parse(&file)?; // of a small llama
-    /// assert_eq!(gguf.alignment(), 32);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn alignment(&self) -> u64 {
         self.alignment
     }
@@ -253,9 +225,7 @@ impl Gguf {
     /// First byte of tensor data; everything before it is header.
     ///
     /// ```
-    /// # use ork_weights::model::synth::Shape;
-    /// # let mut file = Vec::new();
-    /// # Shape::tiny().write(&mut file)?;
+    /// # let file = ork_weights::doc::llama()?;
     /// let gguf = ork_weights::model::gguf::Gguf::parse(&file)?; // of a small llama
     /// assert_eq!(gguf.data_start(), gguf.tensors()[0].offset);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -265,16 +235,6 @@ impl Gguf {
     }
 
     /// Keys and values in the order of the file.
-    ///
-    /// ```
-    /// # use ork_weights::model::synth::Shape;
-    /// # let mut file = Vec::new();
-    /// # Shape::tiny().write(&mut file)?;
-    /// let gguf = ork_weights::model::gguf::Gguf::parse(&file)?; // of a small llama
-    /// let (key, value) = &gguf.metadata()[0];
-    /// assert_eq!((&**key, value.to_string().as_str()), ("general.architecture", "\"llama\""));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn metadata(&self) -> &[(Box<str>, Value)] {
         &self.metadata
     }
@@ -284,9 +244,7 @@ impl Gguf {
     /// ```
     /// use ork_weights::model::gguf::Value;
     ///
-    /// # use ork_weights::model::synth::Shape;
-    /// # let mut file = Vec::new();
-    /// # Shape::tiny().write(&mut file)?;
+    /// # let file = ork_weights::doc::llama()?;
     /// let gguf = ork_weights::model::gguf::Gguf::parse(&file)?; // of a small llama
     /// assert_eq!(gguf.get("llama.block_count"), Some(&Value::Unsigned(2)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -298,9 +256,7 @@ impl Gguf {
     /// The value of `key` if it is a string.
     ///
     /// ```
-    /// # use ork_weights::model::synth::Shape;
-    /// # let mut file = Vec::new();
-    /// # Shape::tiny().write(&mut file)?;
+    /// # let file = ork_weights::doc::llama()?;
     /// let gguf = ork_weights::model::gguf::Gguf::parse(&file)?; // of a small llama
     /// assert_eq!(gguf.text("general.name"), Some("synthetic"));
     /// assert_eq!(gguf.text("llama.block_count"), None); // a number
@@ -316,9 +272,7 @@ impl Gguf {
     /// The value of `key` if it is a whole number that is not negative.
     ///
     /// ```
-    /// # use ork_weights::model::synth::Shape;
-    /// # let mut file = Vec::new();
-    /// # Shape::tiny().write(&mut file)?;
+    /// # let file = ork_weights::doc::llama()?;
     /// let gguf = ork_weights::model::gguf::Gguf::parse(&file)?; // of a small llama
     /// assert_eq!(gguf.number("llama.embedding_length"), Some(256));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -334,9 +288,7 @@ impl Gguf {
     /// The value of `key` if it is a number, whole or not.
     ///
     /// ```
-    /// # use ork_weights::model::synth::Shape;
-    /// # let mut file = Vec::new();
-    /// # Shape::tiny().write(&mut file)?;
+    /// # let file = ork_weights::doc::llama()?;
     /// let gguf = ork_weights::model::gguf::Gguf::parse(&file)?; // of a small llama
     /// assert_eq!(gguf.float("llama.block_count"), Some(2.0));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -369,9 +321,7 @@ impl Gguf {
     /// Tensors in the order of the file's list.
     ///
     /// ```
-    /// # use ork_weights::model::synth::Shape;
-    /// # let mut file = Vec::new();
-    /// # Shape::tiny().write(&mut file)?;
+    /// # let file = ork_weights::doc::llama()?;
     /// let gguf = ork_weights::model::gguf::Gguf::parse(&file)?; // of a small llama
     /// assert_eq!(&*gguf.tensors()[0].name, "token_embd.weight");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -383,9 +333,7 @@ impl Gguf {
     /// The tensor of this name.
     ///
     /// ```
-    /// # use ork_weights::model::synth::Shape;
-    /// # let mut file = Vec::new();
-    /// # Shape::tiny().write(&mut file)?;
+    /// # let file = ork_weights::doc::llama()?;
     /// let gguf = ork_weights::model::gguf::Gguf::parse(&file)?; // of a small llama
     /// assert!(gguf.tensor("blk.1.ffn_down.weight").is_some());
     /// assert!(gguf.tensor("blk.2.ffn_down.weight").is_none()); // two layers

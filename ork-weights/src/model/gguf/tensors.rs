@@ -94,8 +94,7 @@ impl Tensors {
     ///
     /// ```
     /// # use ork_weights::model::{gguf::Tensors, synth::Shape};
-    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-    /// # Shape::tiny().write(file.as_file())?;
+    /// # let file = ork_weights::doc::model()?;
     /// let tensors = Tensors::open(file.path())?;
     /// assert_eq!(tensors.get("output_norm.weight").map(|t| &*t.dimensions), Some(&[256][..]));
     /// assert!(tensors.get("rope_freqs.weight").is_none());
@@ -125,8 +124,7 @@ impl Tensors {
     ///
     /// ```
     /// # use ork_weights::model::{gguf::Tensors, synth::Shape};
-    /// # let file = tempfile::NamedTempFile::with_suffix(".gguf")?;
-    /// # Shape::tiny().write(file.as_file())?;
+    /// # let file = ork_weights::doc::model()?;
     /// let tensors = Tensors::open(file.path())?;
     /// let blocks = tensors.with("output.weight", 0..2, |kind, raw| (kind.name(), raw.len()))?;
     /// assert_eq!(blocks, ("Q6_K", 2 * 210));
