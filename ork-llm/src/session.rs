@@ -108,6 +108,11 @@ impl Session {
         &self.decoder
     }
 
+    /// The model, without the text.
+    pub fn into_decoder(self) -> Decoder {
+        self.decoder
+    }
+
     /// The text.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens

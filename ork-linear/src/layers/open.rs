@@ -5,7 +5,8 @@ use std::sync::Arc;
 use ork_cache::plan::Item;
 use ork_cache::{Cache, Placed, Prefetcher, Store};
 use ork_weights::pack::Dtype;
-use rknpu::{Device, Matmul, Precision};
+use rknpu::{Cores, Device, Matmul, Precision};
+use rknpu_sys::regs::CORES;
 
 use super::Layers;
 use super::npu::Npu;
@@ -32,13 +33,15 @@ pub struct Setup {
     pub depth: Depth,
     /// From how many rows on the NPU computes; `usize::MAX` leaves all to the CPU.
     pub npu_rows: usize,
+    /// Cores of the NPU at most; `usize::MAX` takes all there are.
+    pub cores: usize,
 }
 
 impl Setup {
     /// Rows in two planes, within `budget` bytes of device memory.
     pub fn new(budget: u64) -> Setup {
         let cache = ork_cache::Setup::new(budget);
-        Setup { cache, depth: Depth::Bits16, npu_rows: NPU_ROWS }
+        Setup { cache, depth: Depth::Bits16, npu_rows: NPU_ROWS, cores: usize::MAX }
     }
 }
 
@@ -81,7 +84,13 @@ pub fn open(device: &Device, stores: &[Arc<Store>], setup: &Setup) -> Result<Vec
     let cache =
         ork_cache::Setup { rows: setup.cache.rows.saturating_mul(planes), ..setup.cache.clone() };
     let opened = ork_cache::open(device, stores, &cache)?;
-    let cores = device.cores()?;
+    let cores = match setup.cores {
+        ..CORES => {
+            let some = (0..setup.cores.max(1) as u32).map(|core| device.core(core));
+            Cores::new(some.collect::<rknpu::Result<_>>()?)?
+        }
+        _ => device.cores()?,
+    };
     let matmul = |(i, domain)| match opened.limits(i, Precision::Int8) {
         Some(limits) => Matmul::int8(domain, &cores, limits).map(Some),
         None => Ok(None),

@@ -90,7 +90,7 @@ pub struct Cli {
 /// ```
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Show a model running through a budget smaller than itself, and that nothing changes by it.
+    /// Tell a story, with the model in memory and through budgets smaller than itself: the same one.
     Demo(DemoArgs),
     /// Write: answer a prompt, or hold a conversation.
     Run(RunArgs),

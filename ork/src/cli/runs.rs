@@ -16,23 +16,38 @@ use crate::size::Size;
 ///
 /// let cli = Cli::parse_from(["ork", "demo", "--size", "1GiB"]);
 /// let Command::Demo(args) = cli.command else { panic!() };
-/// assert_eq!((args.size.0, args.rows, args.passes), (1 << 30, 32, 2));
+/// assert_eq!((args.size.map(|size| size.0), args.rows, args.passes), (Some(1 << 30), 32, 2));
 /// ```
 #[derive(Args, Clone, Debug)]
 pub struct DemoArgs {
-    /// A GGUF or safetensors model; without one a small Llama-shaped model is made and removed.
+    /// A GGUF model that writes; without one, a small model that writes stories.
     pub model: Option<PathBuf>,
-    /// Bytes of packed weights of the model that is made.
-    #[arg(long, value_name = "SIZE", default_value = "100MiB", conflicts_with = "model")]
-    pub size: Size,
-    /// Device memory for weights and scratch; by default 40 % of the packed weights, and scratch.
+    /// What it goes on from.
+    #[arg(long, value_name = "TEXT")]
+    pub prompt: Option<String>,
+    /// Tokens that are written at most; by default 300 of a story and 48 of a model.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_tokens: Option<u32>,
+    /// How far from the most likely words it may go; 0 takes the most likely every time.
+    #[arg(long, value_name = "T", default_value_t = 0.7)]
+    pub temperature: f32,
+    /// Another seed, another story.
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    pub seed: u64,
+    /// A model that proposes tokens, of the vocabulary of MODEL; without it, what the text repeats does.
+    #[arg(long, value_name = "MODEL", requires = "model")]
+    pub draft: Option<PathBuf>,
+    /// Device memory for weights and scratch, by default a part of what all weights take.
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<Size>,
-    /// Rows of activations in each matmul.
-    #[arg(long, value_name = "M", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    /// No text, but made-up activations times so many bytes of made-up weights.
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["model", "prompt", "max_tokens", "temperature", "seed"])]
+    pub size: Option<Size>,
+    /// With --size: rows of activations in each matmul.
+    #[arg(long, value_name = "M", default_value_t = 32, requires = "size", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub rows: u32,
-    /// Passes over the weights.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    /// With --size: passes over the weights.
+    #[arg(long, value_name = "N", default_value_t = 2, requires = "size", value_parser = clap::value_parser!(u32).range(1..))]
     pub passes: u32,
     /// Device.
     #[command(flatten)]

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use ork_cache::Store;
 use ork_cache::environment::Environment;
+use ork_cache::{Cache, Store};
 use ork_linear::{Depth, Layers, Setup};
 use ork_llm::{LinearError, Linears, Product, Weight};
 use ork_weights::model::OpenOptions;
@@ -28,11 +28,32 @@ const ROWS: u32 = 128;
 pub(crate) struct Weights {
     pub(crate) tier: Tier,
     pub(crate) depth: Depth,
-    /// Whether the NPU computes; otherwise the CPU does all of it.
-    pub(crate) npu: bool,
+    /// From how many rows on the NPU computes; `usize::MAX` leaves all to the CPU.
+    pub(crate) npu_rows: usize,
+    /// Cores of the NPU at most.
+    pub(crate) cores: usize,
     /// Device memory; by default the environment's.
     pub(crate) budget: Option<Size>,
     pub(crate) kept: Kept,
+}
+
+/// No bound to [`Weights::cores`].
+pub(crate) const ALL_CORES: usize = usize::MAX;
+
+/// Models on a device.
+pub(crate) struct Opened {
+    layers: Vec<Watched>,
+    /// What is not as asked for, and what lies where.
+    pub(crate) notes: Vec<String>,
+}
+
+impl Opened {
+    /// The layers of the last model, and those of one before it, if there is one.
+    pub(crate) fn into_draft_and_model(mut self) -> Result<(Option<Watched>, Watched)> {
+        let none = || Error::Usage("no model was opened".into());
+        let model = self.layers.pop().ok_or_else(none)?;
+        Ok((self.layers.pop(), model))
+    }
 }
 
 /// The layers of one model. What happens to them is said on standard error.
@@ -51,11 +72,26 @@ impl Watched {
         self.layers.store().bytes()
     }
 
-    /// Compares a product of each form of weights with the CPU's: of each type, whole or cut.
+    /// Where they are.
+    pub(crate) fn cache(&self) -> &Cache {
+        self.layers.cache()
+    }
+
+    /// Bytes of the weights that stay in device memory, and of those that every pass loads.
+    pub(crate) fn placed_bytes(&self) -> (u64, u64) {
+        let placed = self.layers.placed();
+        let streamed: HashSet<_> = placed.streamed.iter().collect();
+        let streamed = placed.parts.iter().filter(|part| streamed.contains(&part.weight));
+        let streamed = streamed.map(|part| part.layout.bytes()).sum();
+        (self.bytes().saturating_sub(streamed), streamed)
+    }
+
+    /// Compares a product of each form of weights with the CPU's: of each type, whole or cut. Gives the
+    /// number of forms, unless the NPU has failed.
     ///
     /// # Errors
     /// [`Error::Check`] for results that differ.
-    fn check(&mut self, path: &Path) -> Result<()> {
+    fn check(&mut self, path: &Path) -> Result<Option<usize>> {
         let mut forms: Vec<(Dtype, bool)> = Vec::new();
         for (name, weight, form) in self.candidates() {
             if forms.contains(&form) {
@@ -67,13 +103,7 @@ impl Watched {
                 return Err(Error::Check(differs.to_string()));
             }
         }
-        if !self.on_cpu && !forms.is_empty() {
-            let forms = counted(forms.len(), "form");
-            self.report.note(format!(
-                "note: the NPU gives what the CPU does: a product of each of {forms} of weights compared"
-            ));
-        }
-        Ok(())
+        Ok((!self.on_cpu && !forms.is_empty()).then_some(forms.len()))
     }
 
     /// What the NPU computes with; first what stays in memory, as it is loaded anyway.
@@ -141,52 +171,57 @@ pub(crate) fn open(
     models: &[&Path],
     device: &rknpu::Device,
     report: Report,
-) -> Result<Vec<Watched>> {
+) -> Result<Opened> {
+    let mut notes = Vec::new();
     let environment = Environment::read().map_err(|e| Error::Usage(e.to_string()))?;
     let mut stores = Vec::new();
     for (index, path) in models.iter().enumerate() {
         let last = index + 1 == models.len();
         let kept = if last { &weights.kept } else { &Kept::Nowhere };
-        stores.push(Arc::new(store(path, weights.tier, kept, report)?));
+        stores.push(Arc::new(store(path, weights.tier, kept, report, &mut notes)?));
     }
     let mut setup = Setup::new(weights.budget.map_or(environment.budget, |size| size.0));
     setup.depth = weights.depth;
-    if !weights.npu {
-        setup.npu_rows = usize::MAX;
-    }
+    (setup.npu_rows, setup.cores) = (weights.npu_rows, weights.cores);
     setup.cache.rows = ROWS;
     let experts = |store: &Arc<Store>| store.items().iter().any(|item| item.expert.is_some());
     setup.cache.routed = stores.iter().any(experts);
     let opened = ork_linear::open(device, &stores, &setup).map_err(failed(models))?;
-    for note in opened.iter().take(1).flat_map(|layers| layers.notes()) {
-        report.note(format!("note: {note}"));
-    }
+    let of_device = opened.iter().take(1).flat_map(|layers| layers.notes());
+    notes.extend(of_device.map(|note| format!("note: {note}")));
     let watched = opened.into_iter().zip(stores).map(|(layers, store)| {
-        let placed = layers.placed();
-        let streamed: HashSet<_> = placed.streamed.iter().collect();
-        let streamed = placed.parts.iter().filter(|part| streamed.contains(&part.weight));
-        let streamed: u64 = streamed.map(|part| part.layout.bytes()).sum();
-        let resident = store.bytes().saturating_sub(streamed);
-        report.note(format!(
+        let building = store.is_building().then_some(store);
+        Watched { layers, building, on_cpu: false, report }
+    });
+    let mut layers: Vec<Watched> = watched.collect();
+    for (layers, path) in layers.iter_mut().zip(models) {
+        let (resident, streamed) = layers.placed_bytes();
+        notes.push(format!(
             "note: {} of weights resident, {} streamed in every pass",
             Size(resident),
             Size(streamed)
         ));
-        let building = store.is_building().then_some(store);
-        Watched { layers, building, on_cpu: false, report }
-    });
-    let mut watched: Vec<Watched> = watched.collect();
-    if weights.npu {
-        for (layers, path) in watched.iter_mut().zip(models) {
-            layers.check(path)?;
+        if weights.npu_rows != usize::MAX
+            && let Some(forms) = layers.check(path)?
+        {
+            let forms = counted(forms, "form");
+            notes.push(format!(
+                "note: the NPU gives what the CPU does: a product of each of {forms} of weights compared"
+            ));
         }
     }
-    Ok(watched)
+    Ok(Opened { layers, notes })
 }
 
 /// A model's weights: those of its pack where it is there, otherwise quantised as they are needed, and
 /// added to the pack if one is named.
-fn store(path: &Path, tier: Tier, kept: &Kept, report: Report) -> Result<Store> {
+fn store(
+    path: &Path,
+    tier: Tier,
+    kept: &Kept,
+    report: Report,
+    notes: &mut Vec<String>,
+) -> Result<Store> {
     let model = open_model(path, &OpenOptions { tied_head: true, ..OpenOptions::default() })?;
     let identity = model.identity(false).map_err(Error::input(path))?;
     let Some(target) = &kept.path(&identity, tier)? else {
@@ -198,14 +233,14 @@ fn store(path: &Path, tier: Tier, kept: &Kept, report: Report) -> Result<Store> 
         let store = Store::from_pack(pack);
         let other = (0..store.items().len()).filter_map(|item| store.dtype(item));
         if let Some(dtype) = other.into_iter().find(|dtype| *dtype != tier.dtype()) {
-            report.note(format!(
+            notes.push(format!(
                 "note: {} holds weights as {dtype}, and they are used as they are, not as {tier}",
                 target.display()
             ));
         }
         return Ok(store);
     }
-    report.note(format!("note: the weights are kept for the next run: {}", target.display()));
+    notes.push(format!("note: the weights are kept for the next run: {}", target.display()));
     let options =
         WriterOptions { expected: Some(model.weights().len() as u32), ..WriterOptions::default() };
     let writer = PackWriter::create(target, &identity, options).map_err(Error::input(target))?;
@@ -253,12 +288,13 @@ mod tests {
             let weights = Weights {
                 tier: Tier::RotatedInt8 { group: None },
                 depth: Depth::Bits16,
-                npu: true,
+                npu_rows: ork_linear::NPU_ROWS,
+                cores: ALL_CORES,
                 budget: Some(Size(64 << 20)),
                 kept: Kept::Nowhere,
             };
             let opened = open(&weights, &[file.path()], &device, Report { json: false });
-            (opened.unwrap().remove(0), device)
+            (opened.unwrap().into_draft_and_model().unwrap().1, device)
         };
         let sound = Machine::new(Default::default());
         let (mut layers, _device) = open(&sound);

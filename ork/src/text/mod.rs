@@ -7,10 +7,11 @@ mod kept;
 mod layers;
 mod model;
 mod quality;
+pub(crate) mod ways;
 
 pub(crate) use answer::{Answer, Teller};
 pub(crate) use conversation::converse;
-pub(crate) use model::TextModel;
+pub(crate) use model::{TextModel, check_text_model};
 pub(crate) use quality::{Table, measure};
 
 use crate::error::Error;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ork_cache::environment::Environment;
-use ork_linear::Depth;
+use ork_linear::{Depth, NPU_ROWS};
 use ork_llm::{
     ChatTemplate, Decoder, DraftModel, Linears, Message, Ngrams, Reference, Session, Tokenizer,
 };
@@ -11,7 +11,7 @@ use ork_weights::model::gguf::Tensors;
 
 use super::failed;
 use super::kept::Kept;
-use super::layers::{self, Weights};
+use super::layers::{self, ALL_CORES, Weights};
 use crate::cli::{Arithmetic, RunArgs};
 use crate::device::OpenDevice;
 use crate::error::{Error, Result};
@@ -78,21 +78,20 @@ impl TextModel {
                 let kept = Kept::new(asked, &environment);
                 let nowhere = kept == Kept::Nowhere;
                 let depth = Depth::Bits16;
-                let weights = Weights { tier, depth, npu: true, budget: args.budget, kept };
-                let mut opened = layers::open(&weights, &models, &device, report)?;
-                if let Some(layers) = opened.last().filter(|_| nowhere) {
+                let (npu_rows, cores) = (NPU_ROWS, ALL_CORES);
+                let weights = Weights { tier, depth, npu_rows, cores, budget: args.budget, kept };
+                let opened = layers::open(&weights, &models, &device, report)?;
+                opened.notes.iter().for_each(|note| report.note(note));
+                let (of_draft, of_model) = opened.into_draft_and_model()?;
+                if nowhere {
                     report.note(format!(
                         "note: weights are quantised anew in every run; with --persist, {} are kept \
                          and the next run loads them",
-                        Size(layers.bytes())
+                        Size(of_model.bytes())
                     ));
                 }
-                let boxed = |layers: Option<layers::Watched>| {
-                    layers.map(|layers| Box::new(layers) as Box<dyn Linears>)
-                };
-                let of_model = boxed(opened.pop());
-                let none = || Error::Usage("no model was opened".into());
-                (boxed(opened.pop()), of_model.ok_or_else(none)?, Some(device))
+                let of_draft = of_draft.map(|layers| Box::new(layers) as Box<dyn Linears>);
+                (of_draft, Box::new(of_model) as Box<dyn Linears>, Some(device))
             }
         };
         let decoder = Decoder::new(tensors, of_model).map_err(failed(path))?;
@@ -132,6 +131,11 @@ pub(super) fn open(path: &Path) -> Result<(Tensors, Tokenizer)> {
         Ok((tensors, tokenizer))
     };
     open().map_err(failed(path))
+}
+
+/// Refuses what is no model that writes.
+pub(crate) fn check_text_model(path: &Path) -> Result<()> {
+    open(path).map(drop)
 }
 
 /// The layers in f32: kept so where they are small enough.

@@ -5,7 +5,7 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ork_linear::Depth;
+use ork_linear::{Depth, NPU_ROWS};
 use ork_llm::{Decoder, Quality, Tokenizer, read_text};
 use ork_weights::convert::{Options, TierChoice, convert};
 use ork_weights::model::OpenOptions;
@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::failed;
 use super::kept::Kept;
-use super::layers::{self, Weights};
+use super::layers::{self, ALL_CORES, Weights};
 use super::model::{open, reference};
 use crate::cli::{Form, QualityArgs};
 use crate::device::OpenDevice;
@@ -139,14 +139,16 @@ impl Comparison<'_> {
     fn beside(&self, form: Form, path: &Path, device: &OpenDevice) -> Result<Measured> {
         let (Form { tier, depth }, model) = (form, &*self.args.model);
         // A simulator's time would tell nothing; the CPU gives the same bits.
-        let (npu, budget) = (!device.is_simulated(), self.args.budget);
+        let npu_rows = if device.is_simulated() { usize::MAX } else { NPU_ROWS };
+        let (cores, budget) = (ALL_CORES, self.args.budget);
         // Not every tier can be made while a model runs; all can be read from a pack.
         let pack = path.with_extension("orkpack");
         let pack_bytes = self.convert(tier, &pack)?;
-        let weights = Weights { tier, depth, npu, budget, kept: Kept::At(pack) };
-        let mut opened = layers::open(&weights, &[model], device, self.report)?;
-        let none = || Error::Usage("no model was opened".into());
-        let layers = opened.pop().ok_or_else(none)?;
+        let kept = Kept::At(pack);
+        let weights = Weights { tier, depth, npu_rows, cores, budget, kept };
+        let opened = layers::open(&weights, &[model], device, self.report)?;
+        opened.notes.iter().for_each(|note| self.report.note(note));
+        let (_, layers) = opened.into_draft_and_model()?;
         let bytes = layers.bytes();
         let (tensors, _) = open(model)?;
         let mut decoder = Decoder::new(tensors, Box::new(layers)).map_err(failed(model))?;

@@ -162,6 +162,45 @@ fn a_pack_of_another_model_is_refused() {
 }
 
 #[test]
+fn the_demonstration_tells_one_story_in_every_way() {
+    let view = json(&["demo", "--device", "sim", "--max-tokens", "50"]);
+    assert_eq!(view["identical"], true);
+    assert!(view["text"].as_str().unwrap().starts_with("Once upon a time there was a"), "{view:#}");
+    // The bound of the default form: a model of another arithmetic would be far off.
+    let kl = view["kl"].as_f64().unwrap();
+    assert!(kl > 0.0 && kl <= 0.006 && view["positions"].as_u64() > Some(50), "{view:#}");
+    let ways = view["ways"].as_array().unwrap();
+    let names: Vec<_> = ways.iter().map(|way| way["way"].as_str().unwrap()).collect();
+    let all = ["resident", "one_core", "streamed", "packed", "reloaded", "drafted"];
+    assert_eq!(names, all);
+    let of = |way: usize, key: &str| ways[way][key].as_u64().unwrap();
+    for (way, name) in names.iter().enumerate() {
+        assert_eq!(of(way, "tokens"), 50);
+        assert_eq!(of(way, "streamed_bytes") > 0, way > 1, "{name}");
+        assert_eq!(of(way, "passes") < 50, *name == "drafted", "{name}");
+    }
+    assert!(of(5, "accepted") > 0 && view["budget"].as_u64() < view["weight_bytes"].as_u64());
+    // One pass over what is streamed for each token.
+    let once = of(2, "resident_bytes") + of(2, "streamed_bytes") * of(2, "passes");
+    let loaded = of(2, "loaded_bytes");
+    assert!(loaded * 10 > once * 9 && loaded * 2 < once * 3, "{loaded} bytes are not {once}");
+    assert!(loaded > 20 * of(0, "loaded_bytes"), "{view:#}");
+}
+
+#[test]
+fn the_demonstration_takes_models_that_write() {
+    let (_folder, path) = writer();
+    let args = ["demo", text(&path), "--device", "sim", "--max-tokens", "8", "--temperature", "0"];
+    let view = json(&[&args[..], &["--prompt", LONG]].concat());
+    let last = view["ways"].as_array().and_then(|ways| ways.last());
+    assert_eq!((&view["identical"], &last.unwrap()["way"]), (&true.into(), &"drafted".into()));
+    let (_synth, mute) = model();
+    fails(&["demo", text(&mute), "--device", "sim"], 3, &["tokenizer.ggml.tokens"]);
+    fails(&[&args[..], &["--budget", "1"]].concat(), 2, &["is the least"]);
+    fails(&["demo", "--prompt", "", "--device", "sim", "--draft", "x"], 2, &["MODEL"]);
+}
+
+#[test]
 fn quality_says_what_a_form_costs() {
     let (folder, path) = writer();
     let said = folder.path().join("said.txt");

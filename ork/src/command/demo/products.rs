@@ -1,27 +1,22 @@
-//! `ork demo`: a model through a budget smaller than itself.
+//! `ork demo --size`: made-up weights times made-up activations, in several ways.
 
 use std::fs::File;
 use std::io::BufWriter;
+use std::path::Path;
 use std::time::Duration;
 
-use ork_weights::model::OpenOptions;
 use ork_weights::model::synth::Shape;
 use serde::Serialize;
 
 use crate::cli::DemoArgs;
 use crate::demo::{Outcome, Scenario, Way, run as run_scenario};
 use crate::error::{Error, Result};
-use crate::input::open_model;
 use crate::output::{Report, Table, recovered, seconds};
 use crate::size::Size;
-use crate::temporary::{TemporaryFolder, check_room, remove_left_behind};
-
-/// What the names of this command's folders begin with.
-const PREFIX: &str = "ork-demo-";
+use crate::temporary::check_room;
 
 #[derive(Serialize)]
 struct View<'a> {
-    model: String,
     device: String,
     identical: bool,
     reload_speedup_first_pass: f64,
@@ -34,46 +29,33 @@ struct View<'a> {
 ///
 /// # Errors
 /// [`Error::Check`] when the ways give different results.
-pub(super) fn run(args: &DemoArgs, report: Report) -> Result<()> {
-    let shape = shape(args.size)?;
-    if let Some(path) = &args.model {
-        // Before a device is looked for: it is what a user is likelier to have mistyped.
-        open_model(path, &OpenOptions::default())?;
-    }
-    let device = args.device.device.open(report)?;
-    for left in remove_left_behind(PREFIX) {
-        report.note(format!(
-            "note: {} was left behind by a run that was killed: removed",
-            left.display()
-        ));
-    }
-    let folder = TemporaryFolder::new(PREFIX)?;
-    let model = match &args.model {
-        Some(path) => path.clone(),
-        None => {
-            // Int8 codes, of which the pack is made, take a little more than the mixed model.
-            let both = shape.bytes().saturating_mul(17) / 8;
-            check_room(folder.path(), "a model of that size with its pack", both)?;
-            let path = folder.path().join("demo.gguf");
-            report.note(format!(
-                "making a model of {} layers, {}, in {}",
-                shape.layers,
-                Size(shape.bytes()),
-                path.display()
-            ));
-            let file = File::create(&path).map_err(Error::file("create", &path))?;
-            shape.write(BufWriter::new(file)).map_err(Error::file("write", &path))?;
-            path
-        }
-    };
+pub(super) fn run(
+    args: &DemoArgs,
+    shape: Shape,
+    folder: &Path,
+    device: &rknpu::Device,
+    report: Report,
+) -> Result<()> {
+    // Int8 codes, of which the pack is made, take a little more than the mixed model.
+    let both = shape.bytes().saturating_mul(17) / 8;
+    check_room(folder, "a model of that size with its pack", both)?;
+    let model = folder.join("demo.gguf");
+    report.note(format!(
+        "making a model of {} layers, {}, in {}",
+        shape.layers,
+        Size(shape.bytes()),
+        model.display()
+    ));
+    let file = File::create(&model).map_err(Error::file("create", &model))?;
+    shape.write(BufWriter::new(file)).map_err(Error::file("write", &model))?;
     let scenario = Scenario {
-        model: model.clone(),
-        folder: folder.path().to_owned(),
+        model,
+        folder: folder.to_owned(),
         budget: args.budget.map(|size| size.0),
         rows: args.rows,
         passes: args.passes,
     };
-    let outcome = run_scenario(&device, &scenario)?;
+    let outcome = run_scenario(device, &scenario)?;
     for note in &outcome.notes {
         report.note(format!("note: {note}"));
     }
@@ -82,10 +64,6 @@ pub(super) fn run(args: &DemoArgs, report: Report) -> Result<()> {
         of(Way::Convert) / of(Way::Reload).max(f64::MIN_POSITIVE)
     };
     let view = View {
-        model: args
-            .model
-            .as_ref()
-            .map_or("a made-up model".into(), |path| path.display().to_string()),
         device: device.node().to_owned(),
         identical: outcome.is_identical(),
         reload_speedup_first_pass: speedup(|row| row.first_pass),
@@ -102,7 +80,7 @@ pub(super) fn run(args: &DemoArgs, report: Report) -> Result<()> {
 }
 
 /// The model to make: about `size` bytes, which the smallest possible must not exceed.
-fn shape(size: Size) -> Result<Shape> {
+pub(super) fn shape(size: Size) -> Result<Shape> {
     let least = Shape::sized(0).bytes();
     if size.0 < least {
         return Err(Error::Usage(format!(
@@ -143,9 +121,8 @@ fn text(view: &View<'_>) -> String {
         ]);
     }
     let mut text = format!(
-        "{} weights of {}, {} packed, through {} on {}\n{table}\n",
+        "{} made-up weights, {} packed, through {} on {}\n{table}\n",
         outcome.weights,
-        view.model,
         Size(outcome.packed_bytes),
         Size(outcome.budget),
         view.device
