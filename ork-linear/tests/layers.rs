@@ -264,3 +264,84 @@ fn a_damaged_pack_is_an_error() {
         assert!(!error.is_empty(), "{error}");
     }
 }
+
+/// The seven products of each layer, as a decoder asks for them: q, k and v, then o, gate and up, down.
+fn decoder_passes(layers: &mut Layers, blocks: u32, m: usize, passes: usize) -> Vec<Vec<f32>> {
+    let mut all = Vec::new();
+    for _ in 0..passes {
+        for block in 0..blocks {
+            for names in [
+                &["attn_q", "attn_k", "attn_v"][..],
+                &["attn_output"],
+                &["ffn_gate", "ffn_up"],
+                &["ffn_down"],
+            ] {
+                let find =
+                    |name: &&str| layers.find(&format!("blk.{block}.{name}.weight")).unwrap();
+                let weights: Vec<usize> = names.iter().map(find).collect();
+                let shape = |weight: &usize| layers.shape(*weight).unwrap();
+                let input = noise(m * shape(&weights[0]).0 as usize, block);
+                let mut outs: Vec<Vec<f32>> =
+                    weights.iter().map(|w| vec![f32::NAN; m * shape(w).1 as usize]).collect();
+                let products = weights.iter().zip(&mut outs);
+                layers
+                    .multiply(m, &input, products.map(|(&weight, out)| Product { weight, out }))
+                    .unwrap();
+                all.extend(outs);
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn a_dense_layer_is_four_submits_a_core() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let shape = Shape { embedding: 1024, feed_forward: 2048, layers: 2, ..Shape::tiny() };
+    shape.write(File::create(&path).unwrap()).unwrap();
+    let model = Model::open(&path, &OpenOptions::default()).unwrap();
+    let store = Arc::new(Store::from_model(model, ROTATED, None).unwrap());
+    for depth in [Depth::Bits8, Depth::Bits16] {
+        let mut setup = setup(&store, 1, depth);
+        setup.cache.budget = 1 << 30;
+        let by_cpu = Setup { npu_rows: usize::MAX, ..setup.clone() };
+        let mut cpu = open(&device(), slice::from_ref(&store), &by_cpu).unwrap();
+        let want = bits(&decoder_passes(&mut cpu[0], shape.layers, 40, 1));
+
+        let machine = Machine::new(Config::default());
+        let device = Device::simulated_on(&machine).unwrap();
+        let mut layers = open(&device, slice::from_ref(&store), &setup).unwrap();
+        assert!(layers[0].placed().streamed.is_empty());
+        // Loads the weights, one by one.
+        assert!(bits(&decoder_passes(&mut layers[0], shape.layers, 40, 1)) == want, "{depth} bits");
+        let starts = || machine.report().cores.map(|core| core.starts);
+        let before = starts();
+        assert!(bits(&decoder_passes(&mut layers[0], shape.layers, 40, 1)) == want, "{depth} bits");
+        for (core, (after, before)) in starts().into_iter().zip(before).enumerate() {
+            let submits = after - before;
+            assert!((1..=4 * u64::from(shape.layers)).contains(&submits), "core {core}: {submits}");
+        }
+    }
+}
+
+#[test]
+fn lists_that_stream_take_what_is_ready_and_never_wait_for_their_own_slots() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let shape = Shape { embedding: 512, feed_forward: 1024, layers: 3, ..Shape::tiny() };
+    shape.write(File::create(&path).unwrap()).unwrap();
+    let model = Model::open(&path, &OpenOptions::default()).unwrap();
+    let store = Arc::new(Store::from_model(model, ROTATED, None).unwrap());
+    let by_cpu = Setup { npu_rows: usize::MAX, ..setup(&store, 1, Depth::Bits8) };
+    let mut cpu = open(&device(), slice::from_ref(&store), &by_cpu).unwrap();
+    let want = bits(&decoder_passes(&mut cpu[0], shape.layers, 33, 2));
+    for part in [2, 3, 6] {
+        let mut layers =
+            open(&device(), slice::from_ref(&store), &setup(&store, part, Depth::Bits8)).unwrap();
+        assert!(!layers[0].placed().streamed.is_empty());
+        let got = bits(&decoder_passes(&mut layers[0], shape.layers, 33, 2));
+        assert!(got == want, "a {part}th");
+        assert!(layers[0].npu_failure().is_none());
+    }
+}

@@ -77,12 +77,26 @@ impl<B: Backend> Visit<B> {
     /// Those of [`Cache::acquire`], and a weight of another domain: loading it would have to
     /// wait for this very visit to end.
     pub fn acquire(&self, weight: WeightId) -> Result<Pinned<B>> {
-        let wanted = lock(&self.cache.shared.state).residency.domain_of(weight);
-        match wanted {
+        self.check(weight)?;
+        self.cache.acquire(weight)
+    }
+
+    /// As [`Visit::acquire`], where that would not wait for a load; else `None`. Whoever holds pins takes
+    /// more weights in this way: waiting for room could be waiting for themselves.
+    ///
+    /// # Errors
+    /// Those of [`Visit::acquire`].
+    pub fn acquire_ready(&self, weight: WeightId) -> Result<Option<Pinned<B>>> {
+        self.check(weight)?;
+        self.cache.acquire_ready(weight)
+    }
+
+    fn check(&self, weight: WeightId) -> Result<()> {
+        match lock(&self.cache.shared.state).residency.domain_of(weight) {
             Some(wanted) if wanted != self.domain => {
                 Err(Error::OtherDomain { weight, wanted, visited: self.domain })
             }
-            _ => self.cache.acquire(weight),
+            _ => Ok(()),
         }
     }
 }

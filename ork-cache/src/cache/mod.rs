@@ -138,7 +138,19 @@ impl<B: Backend> Cache<B> {
     /// # Errors
     /// An unknown weight, one that nothing can make room for, or the failure of the load.
     pub fn acquire(&self, weight: WeightId) -> Result<Pinned<B>> {
-        self.shared.acquire(weight).map(|buffer| Pinned::new(&self.shared, buffer, weight))
+        let state = lock(&self.shared.state);
+        self.shared.acquire(state, weight).map(|buffer| Pinned::new(&self.shared, buffer, weight))
+    }
+
+    /// As [`Cache::acquire`], where that would not wait for a load or for room: asked and taken at once, so
+    /// that nobody evicts it in between.
+    fn acquire_ready(&self, weight: WeightId) -> Result<Option<Pinned<B>>> {
+        let state = lock(&self.shared.state);
+        if !state.residency.presence(weight).is_ready() {
+            return Ok(None);
+        }
+        let buffer = self.shared.acquire(state, weight)?;
+        Ok(Some(Pinned::new(&self.shared, buffer, weight)))
     }
 
     /// Begins a visit to `domain`: until it ends, no memory call and no visit of another domain
@@ -198,8 +210,11 @@ impl<B: Backend> Cache<B> {
 }
 
 impl<B: Backend> Shared<B> {
-    fn acquire(&self, weight: WeightId) -> Result<Arc<B::Device>> {
-        let mut state = lock(&self.state);
+    fn acquire<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State<B>>,
+        weight: WeightId,
+    ) -> Result<Arc<B::Device>> {
         state.note_use(weight);
         match state.residency.reserve(weight, Purpose::Demand)? {
             Step::Hit(slot) => state.hit(weight, slot),

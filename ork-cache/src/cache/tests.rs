@@ -62,6 +62,25 @@ fn unequal_sizes_free_until_there_is_room() {
 }
 
 #[test]
+fn whoever_holds_pins_takes_what_is_ready_and_never_waits_for_room() {
+    let (cache, watch) = cache(2);
+    let first = cache.attach(&[spec(1, Home::Own); 3]).unwrap();
+    let [a, b, c] = [0, 1, 2].map(|i| WeightId(first.0 + i));
+    drop(cache.acquire(b).unwrap());
+    let visit = cache.enter(D0).unwrap();
+    let held = visit.acquire(a).unwrap();
+    let ready = visit.acquire_ready(b).unwrap().expect("it has been loaded");
+    assert_eq!(ready.content(), Some(b));
+    // There is no room as long as both are held: waiting for it would never end.
+    assert!(visit.acquire_ready(c).unwrap().is_none());
+    let unknown = visit.acquire_ready(WeightId(9)).unwrap();
+    assert!(unknown.is_none());
+    drop((held, ready));
+    assert_eq!(visit.acquire(c).unwrap().content(), Some(c));
+    assert_eq!(watch.ledger().broken, [""; 0]);
+}
+
+#[test]
 fn bytes_are_rounded_to_pages() {
     let (cache, _) = cache(1);
     let w = cache.attach(&[WeightSpec { bytes: 1, domain: D0, home: Home::Own }]).unwrap();

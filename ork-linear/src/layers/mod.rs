@@ -16,7 +16,7 @@ use crate::cpu::{Cpu, Output};
 use crate::error::{Error, Result, length};
 use crate::rows::{QuantisedRows, Transform, pad};
 use crate::weight::TiledWeight;
-use npu::{Npu, Run};
+use npu::{Entry, List, Npu, Run};
 
 /// One of the products of a list, which share their input.
 ///
@@ -108,8 +108,9 @@ impl Layers {
 
     /// Multiplies `m` rows of `input`, row-major `[M][K]`, by the weight of each product.
     ///
-    /// The results do not depend on the other rows, on the other products, on where weights are, nor on
-    /// who computes. The CPU's part runs on the threads of the current rayon pool.
+    /// Products that are ready and share a domain are one submit on each core, as far as a chain may hold
+    /// them. The results do not depend on the other rows, on the other products, on where weights are, nor
+    /// on who computes. The CPU's part runs on the threads of the current rayon pool.
     ///
     /// # Errors
     /// [`Error::Unknown`], [`Error::Length`]; [`Error::Store`] when a weight cannot be read. When the NPU
@@ -121,7 +122,7 @@ impl Layers {
         products: impl IntoIterator<Item = Product<'a>>,
     ) -> Result<()> {
         let npu = Arc::clone(&self.npu);
-        let mut run = Run::new(&npu);
+        let (mut run, mut list) = (Run::new(&npu), List::default());
         let mut fresh = false;
         for Product { weight, out } in products {
             let known = self.store.items().len();
@@ -131,43 +132,50 @@ impl Layers {
             let (inputs, n) = (k as usize, n as usize);
             length("rows", input.len(), m.saturating_mul(inputs))?;
             length("results", out.len(), m.saturating_mul(n))?;
-            if layout.precision() == Precision::Int8 {
-                let transform = self.transforms[weight];
-                if !fresh || self.rows.are_for(layout.k(), transform).is_err() {
-                    self.rows.quantise(input, k, transform)?;
-                    run.rows_changed();
-                    fresh = true;
-                }
-            } else if k != layout.k() {
+            let int8 = layout.precision() == Precision::Int8;
+            let transform = self.transforms[weight];
+            if int8 && (!fresh || self.rows.are_for(layout.k(), transform).is_err()) {
+                self.finish(&mut list, input, &mut run)?;
+                self.rows.quantise(input, k, transform)?;
+                run.rows_changed();
+                fresh = true;
+            }
+            if !int8 && k != layout.k() {
                 self.padded.clear();
                 pad(input, inputs, layout.k() as usize, &mut self.padded);
             }
-            for index in self.placed.items[weight].clone() {
+            let parts = self.placed.items[weight].clone();
+            if int8 && m >= self.npu_rows && parts.len() == 1 {
+                let part = self.placed.parts[parts.start];
+                let entry =
+                    Entry { part, out: Output { rows: out, n, column: part.column as usize } };
+                if let Some(entry) = list.push(entry) {
+                    self.finish(&mut list, input, &mut run)?;
+                    list.push(entry);
+                }
+                continue;
+            }
+            // Parts of one weight write the same rows, and are wide: one after the other.
+            self.finish(&mut list, input, &mut run)?;
+            for index in parts {
                 let part = self.placed.parts[index];
-                self.part(
-                    &part,
-                    input,
-                    &mut run,
-                    Output { rows: out, n, column: part.column as usize },
-                )?;
+                let mut alone = List::default();
+                let out = Output { rows: &mut *out, n, column: part.column as usize };
+                alone.push(Entry { part, out });
+                self.finish(&mut alone, input, &mut run)?;
             }
         }
-        Ok(())
+        self.finish(&mut list, input, &mut run)
     }
 
-    /// Multiplies by one part of a weight.
-    fn part(
-        &mut self,
-        part: &Part,
-        input: &[f32],
-        run: &mut Run<'_>,
-        mut out: Output<'_>,
-    ) -> Result<()> {
-        let int8 = part.layout.precision() == Precision::Int8;
-        let n = out.n.saturating_sub(part.column as usize).min(part.layout.n() as usize);
-        if int8 && self.rows.m() >= self.npu_rows && run.is_working() {
-            match run.multiply(part, &self.store, &self.rows, &mut out, n) {
-                Ok(true) => return Ok(()),
+    /// Computes what is on a list, and empties it.
+    fn finish(&mut self, list: &mut List<'_>, input: &[f32], run: &mut Run<'_>) -> Result<()> {
+        if list.is_int8() && self.rows.m() >= self.npu_rows && run.is_working() {
+            match run.multiply(list, &self.store, &self.rows) {
+                Ok(true) => {
+                    *list = List::default();
+                    return Ok(());
+                }
                 // Too many planes for the little memory that there is.
                 Ok(false) => {}
                 // A weight that cannot be read cannot be read by the CPU either: it will say so.
@@ -177,6 +185,13 @@ impl Layers {
                 }
             }
         }
+        list.drain().try_for_each(|entry| self.on_cpu(entry, input, run))
+    }
+
+    /// Multiplies by one part of a weight on the CPU.
+    fn on_cpu(&mut self, entry: Entry<'_>, input: &[f32], run: &mut Run<'_>) -> Result<()> {
+        let n = entry.channels();
+        let Entry { part, out } = entry;
         // While a domain is visited, weights of others would wait for the visit to end.
         run.leave(part.domain);
         let pinned = self.npu.cache().acquire(part.weight);
@@ -190,13 +205,13 @@ impl Layers {
             }
         };
         let transform = self.transforms[part.item];
-        let scales = scales(&self.store, part)?;
+        let scales = scales(&self.store, &part)?;
         let weight = TiledWeight::new(part.layout, tiles, scales, transform)?.cut_to(n);
         let inputs = self.store.items().get(part.item).map(|item| item.k);
         let input = if inputs == Some(part.layout.k()) { input } else { &self.padded };
-        match int8 {
-            true => self.cpu.multiply(&weight, &self.rows, out),
-            false => self.cpu.multiply_halves(&weight, input, out),
+        match part.layout.precision() {
+            Precision::Fp16 => self.cpu.multiply_halves(&weight, input, out),
+            _ => self.cpu.multiply(&weight, &self.rows, out),
         }
     }
 }

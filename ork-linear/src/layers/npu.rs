@@ -3,10 +3,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use ork_cache::{Cache, DomainId, Part, Store, Visit};
+use ork_cache::{Cache, DomainId, Part, Pinned, Store, Visit};
 use rayon::prelude::*;
 use rknpu::matmul::{Int8, Outputs, Rows, Segment};
 use rknpu::{Matmul, OnDevice};
+use rknpu_sys::layout::Precision;
 
 use super::scales;
 use crate::cpu::Output;
@@ -55,6 +56,60 @@ pub(super) struct Run<'a> {
     stay: Option<Stay<'a>>,
 }
 
+/// Products that share the rows and lie in one domain.
+#[derive(Default)]
+pub(super) struct List<'a> {
+    entries: [Option<Entry<'a>>; List::MOST],
+}
+
+impl<'a> List<'a> {
+    /// More than an engine asks for at once; a chain may hold fewer.
+    const MOST: usize = 8;
+
+    /// Takes one more product; gives it back when there is no room, or the list is of another domain.
+    pub(super) fn push(&mut self, entry: Entry<'a>) -> Option<Entry<'a>> {
+        if self.domain().is_some_and(|domain| domain != entry.part.domain) {
+            return Some(entry);
+        }
+        match self.entries.iter_mut().find(|place| place.is_none()) {
+            Some(place) => {
+                *place = Some(entry);
+                None
+            }
+            None => Some(entry),
+        }
+    }
+
+    /// Takes all products out.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Entry<'a>> {
+        self.entries.iter_mut().map_while(Option::take)
+    }
+
+    /// Whether its products are of int8.
+    pub(super) fn is_int8(&self) -> bool {
+        let of = |entry: &Entry<'_>| entry.part.layout.precision() == Precision::Int8;
+        self.entries.iter().flatten().all(of) && self.entries[0].is_some()
+    }
+
+    fn domain(&self) -> Option<DomainId> {
+        self.entries.first()?.as_ref().map(|entry| entry.part.domain)
+    }
+}
+
+/// A product by a part of a weight.
+pub(super) struct Entry<'a> {
+    pub(super) part: Part,
+    pub(super) out: Output<'a>,
+}
+
+impl Entry<'_> {
+    /// Channels that go to the results: a layout may have more than a weight.
+    pub(super) fn channels(&self) -> usize {
+        let behind = self.out.n.saturating_sub(self.part.column as usize);
+        behind.min(self.part.layout.n() as usize)
+    }
+}
+
 /// A visit to a domain.
 struct Stay<'a> {
     visit: Visit,
@@ -88,40 +143,38 @@ impl<'a> Run<'a> {
         self.stay.take_if(|stay| stay.visit.domain() != domain);
     }
 
-    /// Multiplies by the first `n` channels of a part of a weight; `false` when that is nothing for the NPU, for want of memory.
+    /// Multiplies the rows by each part of a list, all in one domain; `false` when that is nothing for the
+    /// NPU, for want of memory. What is ready goes as one product; a part that is not is waited for with
+    /// nothing held, and begins the next.
     pub(super) fn multiply(
         &mut self,
-        part: &Part,
+        list: &mut List<'_>,
         store: &Store,
         rows: &QuantisedRows,
-        out: &mut Output<'_>,
-        n: usize,
     ) -> Result<bool> {
-        self.leave(part.domain);
-        let Some(stay) = self.stay(part.domain)? else { return Ok(false) };
+        let Some(domain) = list.domain() else { return Ok(true) };
+        self.leave(domain);
+        let Some(stay) = self.stay(domain)? else { return Ok(false) };
         let planes = rows.depth().planes();
         let block = stay.matmul.activations().rows(rows.k()) / planes;
         if block == 0 {
             return Ok(false);
         }
-        let pinned = stay.visit.acquire(part.weight)?;
-        let weight = pinned.weight_ref()?;
-        let scales = scales(store, part)?;
-        for first in (0..rows.m()).step_by(block) {
-            let m = block.min(rows.m() - first);
-            let there = match stay.rows.take_if(|(start, _)| *start == first) {
-                Some((_, there)) => there,
-                None => {
-                    // The memory for rows is leased: what was there goes first.
-                    stay.rows = None;
-                    write(&stay.matmul, rows, first, m)?
+        let mut entries = &mut list.entries[..];
+        while let Some(Some(first)) = entries.first() {
+            let mut pins = [const { None }; List::MOST];
+            pins[0] = Some(stay.visit.acquire(first.part.weight)?);
+            let mut ready = 1;
+            for (pin, entry) in pins.iter_mut().zip(entries.iter().flatten()).skip(1) {
+                *pin = stay.visit.acquire_ready(entry.part.weight)?;
+                if pin.is_none() {
+                    break;
                 }
-            };
-            let mut product = stay.matmul.multiply(&weight, &there)?;
-            while let Some(outputs) = product.next_columns()? {
-                read(&outputs, rows, first, m, scales, out, n);
+                ready += 1;
             }
-            stay.rows = Some((first, there));
+            let (now, later) = entries.split_at_mut(ready);
+            stay.multiply(now, &pins, store, rows, block)?;
+            entries = later;
         }
         Ok(true)
     }
@@ -137,6 +190,45 @@ impl<'a> Run<'a> {
             self.stay = Some(Stay { visit, matmul, rows: None });
         }
         Ok(self.stay.as_mut())
+    }
+}
+
+impl Stay<'_> {
+    /// Multiplies the rows, `block` at a time, by the parts of a list that are pinned.
+    fn multiply(
+        &mut self,
+        entries: &mut [Option<Entry<'_>>],
+        pins: &[Option<Pinned>],
+        store: &Store,
+        rows: &QuantisedRows,
+        block: usize,
+    ) -> Result<()> {
+        let Some(one) = pins.iter().flatten().next() else { return Ok(()) };
+        let mut weights = [one.weight_ref()?; List::MOST];
+        for (weight, pin) in weights.iter_mut().zip(pins.iter().flatten()) {
+            *weight = pin.weight_ref()?;
+        }
+        let weights = &weights[..entries.len()];
+        for first in (0..rows.m()).step_by(block) {
+            let m = block.min(rows.m() - first);
+            let there = match self.rows.take_if(|(start, _)| *start == first) {
+                Some((_, there)) => there,
+                None => {
+                    // The memory for rows is leased: what was there goes first.
+                    self.rows = None;
+                    write(&self.matmul, rows, first, m)?
+                }
+            };
+            let mut product = self.matmul.multiply_all(weights, &there)?;
+            while let Some(outputs) = product.next_columns()? {
+                let Some(Some(entry)) = entries.get_mut(outputs.weight()) else { break };
+                let n = entry.channels();
+                let scales = scales(store, &entry.part)?;
+                read(&outputs, rows, first, m, scales, &mut entry.out, n);
+            }
+            self.rows = Some((first, there));
+        }
+        Ok(())
     }
 }
 
