@@ -45,5 +45,19 @@ fn a_warm_run_allocates_nothing() {
             }
         }
         assert_eq!(ratio::allocations() - before, 0, "in place: M={m} K={k} N={n}, {sum}");
+
+        let rows = matmul.activations().lease(m, k).unwrap().to_device().unwrap();
+        let list = [weight; 3];
+        let run = |matmul: &mut Matmul| {
+            let mut product = matmul.multiply_all(&list, &rows).unwrap();
+            while let Some(outputs) = product.next_columns().unwrap() {
+                assert!(outputs.weight() < 3);
+            }
+        };
+        // The first list is longer than what there was before.
+        run(&mut matmul);
+        let before = ratio::allocations();
+        (0..100).for_each(|_| run(&mut matmul));
+        assert_eq!(ratio::allocations() - before, 0, "lists: M={m} K={k} N={n}");
     }
 }
