@@ -6,28 +6,29 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use rknpu::Device;
+use rknpu_sim::config::{Driver, Form};
 
 use crate::ending::AtSuddenEnd;
 use crate::error::Result;
 use crate::output::Report;
 
-/// What a simulated device calls itself.
-const SIMULATED: &str = "sim";
+/// What a simulated device calls itself, by its driver.
+const SIMULATED: [&str; 2] = ["sim", "sim:rocket"];
 
 /// What `--device` asks for.
 ///
 /// ```
 /// use ork::device::DeviceChoice;
 ///
-/// assert_eq!("sim".parse(), Ok(DeviceChoice::Simulator));
+/// assert_eq!("sim".parse(), Ok(DeviceChoice::Simulator(Default::default())));
 /// assert_eq!("/dev/dri/card1".parse(), Ok(DeviceChoice::Path("/dev/dri/card1".into())));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceChoice {
     /// The NPU if this machine has one, otherwise the simulator.
     Auto,
-    /// The simulator.
-    Simulator,
+    /// The simulator, with this kernel driver.
+    Simulator(Driver),
     /// This device node.
     Path(PathBuf),
 }
@@ -38,7 +39,8 @@ impl FromStr for DeviceChoice {
     fn from_str(text: &str) -> Result<DeviceChoice, Infallible> {
         Ok(match text {
             "auto" => DeviceChoice::Auto,
-            "sim" => DeviceChoice::Simulator,
+            "sim" => DeviceChoice::Simulator(Driver::Rknpu),
+            "sim:rocket" => DeviceChoice::Simulator(Driver::Rocket(Form::default())),
             path => DeviceChoice::Path(path.into()),
         })
     }
@@ -51,7 +53,7 @@ impl DeviceChoice {
     /// use ork::device::DeviceChoice;
     /// use ork::output::Report;
     ///
-    /// let device = DeviceChoice::Simulator.open(Report { json: false })?;
+    /// let device = DeviceChoice::Simulator(Default::default()).open(Report { json: false })?;
     /// assert_eq!(device.node(), "sim");
     /// # Ok::<(), ork::error::Error>(())
     /// ```
@@ -66,19 +68,26 @@ impl DeviceChoice {
     }
 
     fn find(&self, report: Report) -> Result<Device> {
-        let simulated = || Ok(Device::simulated(rknpu_sim::Config::default())?);
+        let simulated = |driver| {
+            Ok(Device::simulated(rknpu_sim::Config { driver, ..rknpu_sim::Config::default() })?)
+        };
         match self {
-            DeviceChoice::Simulator => simulated(),
+            DeviceChoice::Simulator(driver) => simulated(*driver),
             DeviceChoice::Path(path) => Ok(Device::open_path(path)?),
             DeviceChoice::Auto => match Device::open() {
                 Err(rknpu::Error::NoDevice { .. }) => {
                     report.note("note: there is no NPU here, so it is simulated (--device sim does that without looking)");
-                    simulated()
+                    simulated(Driver::default())
                 }
                 found => Ok(found?),
             },
         }
     }
+}
+
+/// Whether a device's NPU is one in software.
+pub(crate) fn is_simulated(device: &Device) -> bool {
+    SIMULATED.contains(&device.node())
 }
 
 /// A device whose buffers go back to the driver when a signal ends the program: space that a killed process
@@ -92,7 +101,7 @@ pub struct OpenDevice {
 impl OpenDevice {
     /// Whether the NPU is one in software.
     pub fn is_simulated(&self) -> bool {
-        self.device.node() == SIMULATED
+        is_simulated(&self.device)
     }
 }
 

@@ -1,7 +1,7 @@
 //! A domain's page table, and the bus through which an engine sees memory.
 
 use crate::access::{Access, Recorder};
-use crate::engine::{Bus, BusFault, Engine, Run, Start, Unit};
+use crate::engine::{Bus, BusFault, Engine, Outcome, Run, Start, Unit};
 use crate::memory::{Backing, Reader};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -111,6 +111,14 @@ pub(crate) struct Ran {
     pub(crate) touched: Vec<Arc<Backing>>,
     /// The last access that met no mapping.
     pub(crate) fault: Option<BusFault>,
+}
+
+impl Ran {
+    /// A run that hangs before it has touched anything.
+    pub(crate) fn hung() -> Ran {
+        let run = Run { outcome: Outcome::Hang { task_counter: 0 }, findings: Vec::new() };
+        Ran { run, touched: Vec::new(), fault: None }
+    }
 }
 
 #[derive(Debug)]

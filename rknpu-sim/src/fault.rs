@@ -14,7 +14,6 @@
 //! assert_eq!([create(), create(), create()], [Ok(()), Err(errno), Ok(())]);
 //! ```
 
-use crate::engine::Outcome;
 use crate::report::CallKind;
 use rustix::io::Errno;
 
@@ -116,21 +115,21 @@ impl Faults {
         Some(errno)
     }
 
-    /// What becomes of a core's outcome.
-    pub(crate) fn outcome(&mut self, on: usize, outcome: Outcome) -> Outcome {
+    /// Whether the work that a core begins never ends.
+    pub(crate) fn hang(&mut self, on: usize) -> bool {
         let hangs =
             |f: &Fault| matches!(f, Fault::Hang { core, .. } if core.is_none_or(|c| c == on));
-        let Some(at) = self.armed.iter().position(hangs) else { return outcome };
-        let Fault::Hang { after, times, .. } = &mut self.armed[at] else { return outcome };
+        let Some(at) = self.armed.iter().position(hangs) else { return false };
+        let Fault::Hang { after, times, .. } = &mut self.armed[at] else { return false };
         if *after > 0 {
             *after -= 1;
-            return outcome;
+            return false;
         }
         *times = times.saturating_sub(1);
         if *times == 0 {
             self.armed.remove(at);
         }
-        Outcome::Hang { task_counter: 0 }
+        true
     }
 
     pub(crate) fn reset(&mut self) -> Option<Errno> {

@@ -337,10 +337,14 @@ impl Kernel {
     fn run<'k>(&'k self, mut state: MutexGuard<'k, State>, job: Pending) -> MutexGuard<'k, State> {
         state.time.engines += 1;
         let began = state.time.now;
-        drop(state);
         let Pending { start, generation, map } = job;
-        let Ran { mut run, touched, fault } =
-            map.run(self.config.engine.as_ref(), &start, &self.recorder);
+        let hangs = state.faults.hang(start.core);
+        drop(state);
+        let Ran { mut run, touched, fault } = if hangs {
+            Ran::hung()
+        } else {
+            map.run(self.config.engine.as_ref(), &start, &self.recorder)
+        };
         let mut state = self.lock();
         self.tick(&mut state);
         state.time.engines -= 1;
@@ -363,8 +367,7 @@ impl Kernel {
         if core.generation != generation {
             return;
         }
-        let outcome = state.faults.outcome(start.core, run.outcome);
-        match outcome {
+        match run.outcome {
             Outcome::Done { int_status, tasks_done, busy_ns } => {
                 core.hardware = Hardware::Running { tasks: tasks_done };
                 let when = began.saturating_add(busy_ns);

@@ -6,6 +6,33 @@ use crate::driver::{DriverVersion, Spaces};
 use crate::error::{Error, Result};
 use crate::limits;
 
+/// Which kernel driver it is.
+///
+/// ```
+/// use rknpu::{Device, capabilities::DriverName, sim};
+///
+/// let driver = sim::config::Driver::Rocket(Default::default());
+/// let device = Device::simulated(sim::Config { driver, ..Default::default() })?;
+/// assert_eq!(device.capabilities().driver, DriverName::Rocket);
+/// # Ok::<(), rknpu::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DriverName {
+    /// The vendor's `rknpu`.
+    Rknpu,
+    /// Mainline's `rocket`, which has no version.
+    Rocket,
+}
+
+impl fmt::Display for DriverName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DriverName::Rknpu => rknpu_sys::drm::DRIVER_NAME,
+            DriverName::Rocket => rknpu_sys::rocket::DRIVER_NAME,
+        })
+    }
+}
+
 /// How many address spaces the driver gives.
 ///
 /// ```
@@ -19,6 +46,8 @@ use crate::limits;
 pub enum Domains {
     /// 16 of 4 GiB each: the driver switches and counts who uses one.
     Real,
+    /// 16 of 4 GiB each: every open file has its own, and this process opens as many. There is no switch.
+    Files,
     /// One: the driver was built with stubs that accept any index and ignore it.
     Stub,
     /// One: the driver is older than 0.9.8, which alone switches safely, or there is no IOMMU.
@@ -35,7 +64,7 @@ impl Domains {
     /// ```
     pub const fn count(self) -> u32 {
         match self {
-            Domains::Real => limits::DOMAINS,
+            Domains::Real | Domains::Files => limits::DOMAINS,
             Domains::Stub | Domains::None => 1,
         }
     }
@@ -62,7 +91,9 @@ impl Domains {
 pub struct Capabilities {
     /// Where the device is.
     pub node: String,
-    /// The driver's version.
+    /// The driver.
+    pub driver: DriverName,
+    /// The driver's version; 0.0.0 of one that has none.
     pub version: DriverVersion,
     /// Whether the NPU sits behind an IOMMU.
     pub iommu: bool,
@@ -94,7 +125,7 @@ impl Capabilities {
     /// # Errors
     /// [`Error::Unsupported`].
     pub fn require_domains(&self) -> Result<()> {
-        if self.domains == Domains::Real {
+        if matches!(self.domains, Domains::Real | Domains::Files) {
             return Ok(());
         }
         Err(Error::Unsupported {
@@ -113,7 +144,9 @@ impl fmt::Display for Domains {
     /// ```
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Domains::Real => write!(f, "the device has {}, numbered from 0", limits::DOMAINS),
+            Domains::Real | Domains::Files => {
+                write!(f, "the device has {}, numbered from 0", limits::DOMAINS)
+            }
             Domains::Stub => f.write_str(
                 "the driver has one, number 0, as its kernel was built without CONFIG_NO_GKI",
             ),
@@ -127,7 +160,10 @@ impl fmt::Display for Domains {
 impl fmt::Display for Capabilities {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "node     {}", self.node)?;
-        writeln!(f, "driver   rknpu {}", self.version)?;
+        match self.driver {
+            DriverName::Rknpu => writeln!(f, "driver   {} {}", self.driver, self.version)?,
+            DriverName::Rocket => writeln!(f, "driver   {}", self.driver)?,
+        }
         writeln!(
             f,
             "IOMMU    {}",
@@ -135,6 +171,9 @@ impl fmt::Display for Capabilities {
         )?;
         let domains = match self.domains {
             Domains::Real => "16 of 4 GiB - 4 KiB each",
+            Domains::Files => {
+                "16 of 4 GiB - 4 KiB each, an open file for each; none excludes another"
+            }
             Domains::Stub => "1 of 4 GiB - 4 KiB (the kernel was built without CONFIG_NO_GKI)",
             Domains::None => "1 (more need an IOMMU and driver 0.9.8)",
         };

@@ -180,8 +180,9 @@ impl Domain {
     /// Size in whole pages, if any buffer can have it.
     pub(crate) fn size(&self, request: &Request) -> Result<u64> {
         let requested = request.size;
-        if requested == 0 || requested > limits::BUFFER {
-            return Err(Error::Size { requested, limit: limits::BUFFER });
+        let limit = self.0.device.capabilities().spaces.largest;
+        if requested == 0 || requested > limit {
+            return Err(Error::Size { requested, limit });
         }
         Ok(requested.next_multiple_of(PAGE))
     }

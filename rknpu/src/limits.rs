@@ -32,6 +32,13 @@ pub const CHAIN: u32 = 768;
 pub const BUFFER: u64 = DOMAIN;
 /// Bytes that a domain can map.
 pub const DOMAIN: u64 = (1 << 32) - (1 << 12);
+/// Programs in a job of the mainline driver, whose limit of 500 ms is for the job, on a core that others may
+/// use. The longest program multiplies 2 × 10⁹ pairs, 20 ms at a tenth of the core's speed (derived).
+pub(crate) const TASKS_PER_JOB: usize = 4;
+/// Jobs of a submission that the mainline driver has at a time: few, so that all have ended soon.
+pub(crate) const JOBS_IN_FLIGHT: usize = 16;
+/// Bytes of a page.
+pub(crate) const PAGE: u64 = rknpu_sys::layout::PAGE;
 /// Domains of a driver that has real ones.
 pub const DOMAINS: u32 = 16;
 /// Timeout of a job unless another is set. Generous: a job that ends in the 100 ms after its timeout

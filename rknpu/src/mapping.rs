@@ -74,6 +74,23 @@ impl Mapping {
         })
     }
 
+    /// Writes a word, aligned and inside; else nothing. For memory that a job is about to write.
+    pub(crate) fn write_u32(&self, offset: usize, value: u32) {
+        if offset.checked_add(4).is_some_and(|end| end <= self.len) && offset.is_multiple_of(4) {
+            // SAFETY: four bytes inside the mapping, aligned since it starts on a page. They are those of an
+            // object that a job is about to write, whose memory its owner has given up to it, so that no
+            // reference to them is used; volatile as the NPU's own write is.
+            unsafe { self.start.as_ptr().add(offset).cast::<u32>().write_volatile(value) }
+        }
+    }
+
+    /// Tells the kernel how the mapping is used.
+    pub(crate) fn advise(&self, advice: rustix::mm::Advice) -> Result<(), Errno> {
+        // SAFETY: the range is mapped as long as `self` is; advice about children changes nothing that this
+        // process sees.
+        unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len, advice) }
+    }
+
     /// Unmaps, and says whether that worked; dropping does the same silently.
     pub(crate) fn release(self) -> Result<(), Errno> {
         let this = ManuallyDrop::new(self);

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::chains::{ChainRules, Chains};
 use crate::device::Device;
-use crate::driver::{Linux, Rknpu, driver_name};
+use crate::driver::{Linux, Rknpu, Rocket, RocketNode, driver_name};
 use crate::error::{Error, NodeAnswer, Result};
 use crate::limits;
 use crate::lock::DeviceLock;
@@ -18,6 +18,7 @@ pub use crate::lock::{LockHolder, LockPolicy};
 
 /// Name of the driver.
 const DRIVER: &str = rknpu_sys::drm::DRIVER_NAME;
+const ROCKET: &str = rknpu_sys::rocket::DRIVER_NAME;
 /// Where DRM nodes are.
 const DRI: &str = "/dev/dri";
 /// Where DRM nodes of accelerators are, such as those of the mainline driver `rocket`.
@@ -199,6 +200,12 @@ impl OpenOptions {
         )?;
         match driver_name(&fd) {
             Ok(name) if name == DRIVER => {}
+            Ok(name) if name == ROCKET => {
+                let lock = DeviceLock::acquire(path, &fd, &self.lock)?;
+                let (node, file) = RocketNode::new(owned(), fd);
+                let driver = Arc::new(Rocket::open(node, file)?);
+                return Device::new(driver, self, Some(lock));
+            }
             Ok(driver) => return Err(Error::OtherDriver { path: owned(), driver }),
             Err(errno) => {
                 let driver = format!("not DRM: {errno}");

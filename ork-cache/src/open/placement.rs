@@ -138,7 +138,7 @@ impl Placement {
             })?,
         };
         let mut notes = Vec::new();
-        if domains != Domains::Real {
+        if !matches!(domains, Domains::Real | Domains::Files) {
             notes.push(Note::OneDomain { domains, bytes: setup.domain_bytes });
         }
         if rows < board.rows {

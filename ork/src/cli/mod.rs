@@ -125,12 +125,13 @@ pub enum Command {
 ///
 /// let cli = Cli::parse_from(["ork", "demo", "--device", "sim"]);
 /// let Command::Demo(args) = cli.command else { panic!() };
-/// assert_eq!(args.device.device, ork::device::DeviceChoice::Simulator);
+/// assert_eq!(args.device.device, ork::device::DeviceChoice::Simulator(Default::default()));
 /// ```
 #[derive(Args, Clone, Debug)]
 pub struct DeviceArgs {
-    /// auto (the NPU if there is one, otherwise the simulator), sim, or a device node's path.
-    #[arg(long, value_name = "auto|sim|PATH", default_value = "auto")]
+    /// auto (the NPU if there is one, otherwise the simulator), sim, sim:rocket (with the mainline driver), or a
+    /// device node's path.
+    #[arg(long, value_name = "auto|sim|sim:rocket|PATH", default_value = "auto")]
     pub device: DeviceChoice,
 }
 

@@ -25,7 +25,7 @@ fn buffer(text: &str) -> Result<Size, String> {
 ///
 /// let cli = Cli::parse_from(["ork", "probe", "cores", "--device", "sim"]);
 /// let Command::Probe(ProbeCommand::Cores(args)) = cli.command else { panic!() };
-/// assert_eq!(args.device, ork::device::DeviceChoice::Simulator);
+/// assert_eq!(args.device, ork::device::DeviceChoice::Simulator(Default::default()));
 /// ```
 #[derive(Debug, Subcommand)]
 pub enum ProbeCommand {

@@ -291,7 +291,7 @@ fn publish(
     times: &Arc<CoreTimes>,
 ) -> Publisher {
     let (cache, title, budget) = (cache.clone(), settings.title.clone(), settings.setup.budget);
-    let simulated = device.node() == "sim";
+    let simulated = crate::device::is_simulated(device);
     let (times, mut loads) = (times.clone(), CoreLoads::new());
     Publisher::start(move || {
         let stats = cache.stats();

@@ -5,7 +5,7 @@
 //! programs with the objects that they read and write. Handles, kernel pointers, task arrays, domain ids and
 //! core masks stay behind it.
 //!
-//! | | `rknpu` | in process | `rocket` (not here yet) |
+//! | | `rknpu` | in process | `rocket` |
 //! |---|---|---|---|
 //! | an address space | an IOMMU domain of the device, one of 16 | the same | an open file, as many as wanted |
 //! | exclusive | yes: a switch waits for all cores | the same | no |
@@ -67,6 +67,7 @@
 //! ```
 
 mod object;
+mod rocket;
 mod vendor;
 
 use std::fmt;
@@ -81,9 +82,10 @@ use crate::error::{Call, Error};
 pub use crate::mapping::MappedRange;
 pub use object::{Access, Object, Part, Submission, Uses};
 
-#[cfg(feature = "sim")]
-pub use vendor::simulated;
-pub(crate) use vendor::{Linux, Rknpu, allocate_dma_buf, driver_name, map_dma_buf, sync_dma_buf};
+pub(crate) use rocket::{Node as RocketNode, Rocket};
+pub(crate) use vendor::{
+    Linux, Rknpu, allocate_dma_buf, driver_name, map_dma_buf, map_node, sync_dma_buf,
+};
 
 /// Driver version as the driver reports it: 0.9.8 is 908.
 ///
@@ -133,8 +135,12 @@ pub struct Spaces {
     pub count: u32,
     /// Bytes that can be mapped in each.
     pub bytes: u64,
+    /// Bytes of the largest object.
+    pub largest: u64,
     /// Whether work in one keeps every other from being entered.
     pub exclusive: bool,
+    /// Cores that can work in one at a time.
+    pub cores: u32,
     /// The one that takes memory of other drivers, if any does.
     pub import: Option<u32>,
 }
@@ -212,6 +218,9 @@ pub struct Program {
     pub iova: u64,
     /// Commands, the trailer that chains and starts it not counted.
     pub commands: u32,
+    /// Address of four bytes that it writes and that no program of its submission reads: the last of its
+    /// results, where that is known. A driver that is not told what ran looks there.
+    pub mark: Option<u64>,
 }
 
 /// Bytes of an entry of a program list.
@@ -326,6 +335,26 @@ pub trait Driver: Send + Sync + fmt::Debug {
 
     /// Waits, on the driver's clock.
     fn pause(&self, time: Duration);
+}
+
+/// The driver on a simulated machine, to wrap in another [`Driver`]: one that counts, delays or fails.
+///
+/// ```
+/// use rknpu::driver;
+///
+/// let driver = driver::simulated(&rknpu::sim::Machine::new(Default::default()))?;
+/// assert_eq!(driver.capabilities().version.to_string(), "0.9.8");
+/// # Ok::<(), rknpu::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`Device::simulated`](crate::Device::simulated).
+#[cfg(feature = "sim")]
+pub fn simulated(machine: &rknpu_sim::Machine) -> crate::error::Result<std::sync::Arc<dyn Driver>> {
+    match machine.config().driver {
+        rknpu_sim::config::Driver::Rknpu => vendor::simulated(machine),
+        rknpu_sim::config::Driver::Rocket(_) => rocket::simulated(machine),
+    }
 }
 
 #[cfg(test)]

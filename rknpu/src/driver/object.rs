@@ -24,6 +24,8 @@ pub struct Object {
     pub(super) programs: bool,
     /// Never synced for the device yet.
     pub(super) fresh: AtomicBool,
+    /// A job writes it, or did and was not waited for.
+    pub(super) written: AtomicBool,
     pub(super) mapping: Option<Arc<Mapping>>,
 }
 
@@ -169,6 +171,7 @@ pub(crate) mod tests {
             size,
             programs: true,
             fresh: AtomicBool::new(true),
+            written: AtomicBool::new(false),
             mapping: None,
         }
     }

@@ -56,8 +56,9 @@ pub(super) struct Extent {
 pub(super) fn check(
     registers: &Registers,
     buffers: &[Buffer<OnDevice>],
-) -> Result<(), ProgramError> {
-    for Extent { operand, iova, len } in extents(registers)? {
+) -> Result<[Extent; 3], ProgramError> {
+    let extents = extents(registers)?;
+    for Extent { operand, iova, len } in extents {
         let covers = |buffer: &Buffer<OnDevice>| {
             // Both ends of a buffer are at most 4 GiB.
             iova.checked_sub(buffer.iova())
@@ -69,7 +70,17 @@ pub(super) fn check(
             return Err(ProgramError::Outside { program, what, address: iova, len });
         }
     }
-    Ok(())
+    Ok(extents)
+}
+
+/// The first word of what a program writes, unless one of `all` reads it.
+pub(super) fn mark(of: &[Extent; 3], all: &[[Extent; 3]]) -> Option<u64> {
+    let word = of.iter().find(|extent| extent.operand == Operand::Output)?.iova;
+    let reads = |extent: &Extent| {
+        let inside = word < extent.iova.saturating_add(extent.len) && extent.iova < word + 4;
+        extent.operand != Operand::Output && inside
+    };
+    (!all.iter().flatten().any(reads)).then_some(word)
 }
 
 /// What the registers say of the matmul.

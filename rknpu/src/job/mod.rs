@@ -391,12 +391,13 @@ fn assemble(
         let what = "programs in a job";
         return Err(ProgramError::Count { what, got: programs.len(), limit }.into());
     }
+    let mut extents = Vec::with_capacity(programs.len());
     for (index, commands) in programs.iter().enumerate() {
         if !(1..=COMMANDS).contains(&commands.len()) {
             let (what, got) = ("commands in a program", commands.len());
             return Err(ProgramError::Count { what, got, limit: COMMANDS }.into());
         }
-        extents::check(&Registers::read(index, commands)?, buffers)?;
+        extents.push(extents::check(&Registers::read(index, commands)?, buffers)?);
     }
 
     let stride = |commands: &[Command]| ((commands.len() + 4) * 8).next_multiple_of(ALIGN);
@@ -414,7 +415,8 @@ fn assemble(
             word.copy_from_slice(&command.bits().to_le_bytes());
         }
         let (iova, commands) = (base + at as u64, commands.len() as u32);
-        list.write_program(index, &Program { iova, commands });
+        let mark = extents.get(index).and_then(|of| extents::mark(of, &extents));
+        list.write_program(index, &Program { iova, commands, mark });
         at = end;
     }
     memory.sync_for_device(0..bytes as u64)?;

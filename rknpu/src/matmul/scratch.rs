@@ -19,6 +19,9 @@ use crate::error::{Error, Result};
 use crate::limits;
 use crate::program::{self, output_bytes};
 
+/// Bytes of the last word of a program's results.
+const MARK_BYTES: u64 = 4;
+
 /// Buffers of a matmul, those for activations aside.
 #[derive(Debug)]
 pub(super) struct Scratch {
@@ -193,7 +196,9 @@ impl Scratch {
                         if let Some(word) = words.next().and_then(|word| word.try_into().ok()) {
                             matmul.write(word)?;
                         }
-                        let entry = Program { iova, commands: program::AMOUNT };
+                        let end = region + results + u64::from(matmul.m) * line;
+                        let mark = end.checked_sub(MARK_BYTES);
+                        let entry = Program { iova, commands: program::AMOUNT, mark };
                         self.list.write_program(index, &entry);
                         index += 1;
                     }

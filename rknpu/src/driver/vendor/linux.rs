@@ -82,6 +82,11 @@ pub(crate) fn map_dma_buf(fd: impl AsFd, len: usize) -> Result<Mapping, Errno> {
     map_shared(fd, 0, len, Arc::new(Munmap))
 }
 
+/// Maps an object of a node at its offset.
+pub(crate) fn map_node(fd: impl AsFd, offset: u64, len: usize) -> Result<Mapping, Errno> {
+    map_shared(fd, offset, len, Arc::new(Munmap))
+}
+
 /// `DMA_BUF_IOCTL_SYNC`. Memory that is no dma-buf needs none, and whoever imports it says so.
 pub(crate) fn sync_dma_buf(fd: impl AsFd, flags: u64) -> Result<(), Errno> {
     let mut request = drm::DmaBufSync { flags };

@@ -6,7 +6,7 @@ mod requests;
 #[cfg(feature = "sim")]
 mod sim;
 
-pub(crate) use linux::{Linux, allocate_dma_buf, driver_name, map_dma_buf, sync_dma_buf};
+pub(crate) use linux::{Linux, allocate_dma_buf, driver_name, map_dma_buf, map_node, sync_dma_buf};
 pub(crate) use requests::Rknpu;
 #[cfg(feature = "sim")]
-pub use sim::simulated;
+pub(super) use sim::{map_simulated, simulated};

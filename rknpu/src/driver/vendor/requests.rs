@@ -18,7 +18,7 @@ use rknpu_sys::{action, uapi};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use crate::capabilities::{Capabilities, Domains};
+use crate::capabilities::{Capabilities, Domains, DriverName};
 use crate::driver::{
     Allocate, Caching, Completion, Driver, DriverVersion, Import, Object, PROGRAM_ENTRY, Part,
     Program, Purpose, Refused, Spaces, Submission,
@@ -111,13 +111,16 @@ impl<C: Channel> Rknpu<C> {
         let sram = |code| ask(code).map_or(0, u64::from);
         let capabilities = Capabilities {
             node: channel.node().to_owned(),
+            driver: DriverName::Rknpu,
             version,
             iommu,
             domains,
             spaces: Spaces {
                 count: domains.count(),
                 bytes: limits::DOMAIN,
+                largest: limits::BUFFER,
                 exclusive: true,
+                cores: CORES as u32,
                 // It is always unmapped there, wherever it was mapped.
                 import: Some(0),
             },
@@ -168,6 +171,7 @@ impl<C: Channel> Rknpu<C> {
             size: reply.size,
             programs: purpose == Purpose::Programs,
             fresh: AtomicBool::new(true),
+            written: AtomicBool::new(false),
             mapping: None,
         }
     }

@@ -22,19 +22,8 @@ struct Simulated {
     file: File,
 }
 
-/// The driver on a simulated machine, to wrap in another [`Driver`]: one that counts, delays or fails.
-///
-/// ```
-/// use rknpu::driver;
-///
-/// let driver = driver::simulated(&rknpu::sim::Machine::new(Default::default()))?;
-/// assert_eq!(driver.capabilities().version.to_string(), "0.9.8");
-/// # Ok::<(), rknpu::Error>(())
-/// ```
-///
-/// # Errors
-/// As [`Device::simulated`](crate::Device::simulated).
-pub fn simulated(machine: &Machine) -> OpenResult<Arc<dyn Driver>> {
+/// The driver on a simulated machine.
+pub(in crate::driver) fn simulated(machine: &Machine) -> OpenResult<Arc<dyn Driver>> {
     Ok(Arc::new(Rknpu::open(Simulated { file: machine.open() })?))
 }
 
@@ -47,6 +36,20 @@ impl Unmap for Held {
         drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
         Ok(())
     }
+}
+
+/// Maps an object of a simulated file.
+pub(in crate::driver) fn map_simulated(
+    file: &File,
+    offset: u64,
+    len: usize,
+) -> Result<Mapping, Errno> {
+    let held = file.mmap(offset, len)?;
+    let start = NonNull::new(held.as_ptr()).ok_or(Errno::NOMEM)?;
+    let owner = Arc::new(Held(Mutex::new(Some(held))));
+    // SAFETY: `len` bytes are mapped there until `owner` drops the simulator's mapping, which it
+    // does when it unmaps; nothing else in the process was given the address.
+    Ok(unsafe { Mapping::from_raw(start, len, owner) })
 }
 
 impl Channel for Simulated {
@@ -62,12 +65,7 @@ impl Channel for Simulated {
     }
 
     fn map(&self, offset: u64, len: usize) -> Result<Mapping, Errno> {
-        let held = self.file.mmap(offset, len)?;
-        let start = NonNull::new(held.as_ptr()).ok_or(Errno::NOMEM)?;
-        let owner = Arc::new(Held(Mutex::new(Some(held))));
-        // SAFETY: `len` bytes are mapped there until `owner` drops the simulator's mapping, which it
-        // does when it unmaps; nothing else in the process was given the address.
-        Ok(unsafe { Mapping::from_raw(start, len, owner) })
+        map_simulated(&self.file, offset, len)
     }
 
     fn close_fence(&self, fd: i32) {

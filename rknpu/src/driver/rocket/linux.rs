@@ -1,0 +1,76 @@
+//! Carries the requests to the `rocket` driver of the running Linux kernel: opened node, ioctl, mmap.
+#![allow(unsafe_code)]
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rknpu_sys::ioctl::{self, Request};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mm::Advice;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::requests::{Channel, Files, Vetted};
+use crate::driver::{driver_name, map_node};
+use crate::mapping::Mapping;
+
+/// A node whose driver is `rocket` ([`driver_name`]).
+#[derive(Debug)]
+pub(crate) struct Node {
+    path: PathBuf,
+    name: String,
+}
+
+/// An open file of it.
+#[derive(Debug)]
+pub(crate) struct File(OwnedFd);
+
+impl Node {
+    /// The node at `path`, with its first file, which was asked for its driver's name.
+    pub(crate) fn new(path: PathBuf, fd: OwnedFd) -> (Node, File) {
+        let name = path.display().to_string();
+        (Node { path, name }, File(fd))
+    }
+}
+
+impl Files for Node {
+    type File = File;
+
+    fn node(&self) -> &str {
+        &self.name
+    }
+
+    fn open(&self) -> Result<File, Errno> {
+        let fd = rustix::fs::open(&self.path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        // The path may lead elsewhere by now, where the numbers mean something else.
+        match driver_name(&fd)? {
+            name if name == rknpu_sys::rocket::DRIVER_NAME => Ok(File(fd)),
+            _ => Err(Errno::NODEV),
+        }
+    }
+
+    fn now_ns(&self) -> i64 {
+        let now = clock_gettime(ClockId::Monotonic);
+        now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec)
+    }
+
+    fn pause(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
+}
+
+impl Channel for File {
+    fn call<T: Request>(&self, request: &mut Vetted<T>) -> Result<(), Errno> {
+        // SAFETY: the file's driver is rocket, so word and struct belong together (`Request`), and the
+        // contents are vetted: user addresses are of arrays that live across the call.
+        unsafe { ioctl::call(&self.0, request.get_mut()) }
+    }
+
+    fn map(&self, offset: u64, len: usize) -> Result<Mapping, Errno> {
+        let mapping = map_node(&self.0, offset, len)?;
+        // A child would hold the kernel's file, and write into what the NPU reads.
+        mapping.advise(Advice::LinuxDontFork)?;
+        Ok(mapping)
+    }
+}

@@ -1,0 +1,59 @@
+//! Carries the requests to the simulator, in this process.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rknpu_sim::{File, Machine};
+use rknpu_sys::ioctl::Request;
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::requests::{Channel, Files, Rocket, Vetted};
+use crate::driver::Driver;
+use crate::driver::vendor::map_simulated;
+use crate::error::Result as OpenResult;
+use crate::mapping::Mapping;
+
+/// A simulated machine whose driver is `rocket`.
+#[derive(Debug)]
+struct Simulated(Machine);
+
+/// The driver on a simulated machine.
+pub(in crate::driver) fn simulated(machine: &Machine) -> OpenResult<Arc<dyn Driver>> {
+    Ok(Arc::new(Rocket::open(Simulated(machine.clone()), machine.open())?))
+}
+
+impl Files for Simulated {
+    type File = File;
+
+    fn node(&self) -> &str {
+        "sim:rocket"
+    }
+
+    fn open(&self) -> Result<File, Errno> {
+        Ok(self.0.open())
+    }
+
+    fn now_ns(&self) -> i64 {
+        let now = clock_gettime(ClockId::Monotonic);
+        now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec)
+    }
+
+    fn pause(&self, time: Duration) {
+        self.0.sleep(time);
+    }
+}
+
+impl Channel for File {
+    fn call<T: Request>(&self, request: &mut Vetted<T>) -> Result<(), Errno> {
+        let arg = std::ptr::from_mut(request.get_mut()).cast();
+        // SAFETY: `arg` is a live struct of the size that its word says (`Request`); no struct that
+        // this crate sends holds an address for the kernel to write to.
+        unsafe { self.ioctl(T::REQUEST, arg) }.map(drop)
+    }
+
+    fn map(&self, offset: u64, len: usize) -> Result<Mapping, Errno> {
+        map_simulated(self, offset, len)
+    }
+}
