@@ -9,11 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// Budget when nothing else is said: 3072 MiB, which leaves a quarter of a domain's 4 GiB for
 /// scratch, activations and the holes between.
-///
-/// ```
-/// assert_eq!(ork_cache::environment::DEFAULT_BUDGET >> 20, 3072);
-/// ```
-pub const DEFAULT_BUDGET: u64 = 3072 << 20;
+pub(crate) const DEFAULT_BUDGET: u64 = 3072 << 20;
 
 /// Which policy evicts.
 ///
@@ -160,7 +156,8 @@ impl Environment {
 
 impl PolicyKind {
     /// All names, for messages.
-    pub const NAMES: &'static str = "pinned_ring (for dense models), lru, or lfu (for experts)";
+    pub(crate) const NAMES: &'static str =
+        "pinned_ring (for dense models), lru, or lfu (for experts)";
 
     /// Name as it is written in settings.
     ///

@@ -43,7 +43,7 @@ pub struct Access {
 
 impl Access {
     /// The byte behind the last.
-    pub fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.iova + self.len
     }
 }

@@ -61,13 +61,7 @@ impl Version {
     }
 
     /// Major, minor and patch level.
-    ///
-    /// ```
-    /// use rknpu_sim::config::Version;
-    ///
-    /// assert_eq!(Version::V0_8.parts(), (0, 8, 0));
-    /// ```
-    pub const fn parts(self) -> (u32, u32, u32) {
+    pub(crate) const fn parts(self) -> (u32, u32, u32) {
         match self {
             Version::V0_8 => (0, 8, 0),
             Version::V0_9_5 => (0, 9, 5),
@@ -78,13 +72,7 @@ impl Version {
     }
 
     /// The date in DRM VERSION. That of 0.8 is not known and left empty.
-    ///
-    /// ```
-    /// use rknpu_sim::config::Version;
-    ///
-    /// assert_eq!(Version::V0_9_8.date(), "20240828");
-    /// ```
-    pub const fn date(self) -> &'static str {
+    pub(crate) const fn date(self) -> &'static str {
         match self {
             Version::V0_8 => "",
             Version::V0_9_5 => "20240226",
@@ -95,51 +83,22 @@ impl Version {
     }
 
     /// Whether MEM_CREATE and SUBMIT carry a domain.
-    ///
-    /// ```
-    /// use rknpu_sim::config::Version;
-    ///
-    /// let with: Vec<_> = Version::ALL.into_iter().filter(|v| v.has_domains()).collect();
-    /// assert_eq!(with, [Version::V0_9_6, Version::V0_9_7, Version::V0_9_8]);
-    /// ```
     pub const fn has_domains(self) -> bool {
         matches!(self, Version::V0_9_6 | Version::V0_9_7 | Version::V0_9_8)
     }
 
     /// Whether the driver knows flag 0x400.
-    ///
-    /// ```
-    /// use rknpu_sim::config::Version;
-    ///
-    /// assert!(Version::V0_9_7.has_unaligned() && !Version::V0_9_6.has_unaligned());
-    /// ```
-    pub const fn has_unaligned(self) -> bool {
+    pub(crate) const fn has_unaligned(self) -> bool {
         matches!(self, Version::V0_9_7 | Version::V0_9_8)
     }
 
     /// Whether POWER_ON and POWER_OFF are refused, as from 0.9.5 on.
-    ///
-    /// ```
-    /// use rknpu_sim::{Config, Machine, config::Version};
-    /// use rknpu_sys::{action, uapi::Action};
-    ///
-    /// let file = Machine::new(Config::default()).open();
-    /// assert!(Version::V0_9_8.refuses_power());
-    /// assert!(file.call(&mut Action { flags: action::POWER_ON, value: 0 }).is_err());
-    /// ```
-    pub const fn refuses_power(self) -> bool {
+    pub(crate) const fn refuses_power(self) -> bool {
         !matches!(self, Version::V0_8)
     }
 
     /// Whether jobs hold the domain, and a switch waits for them.
-    ///
-    /// ```
-    /// use rknpu_sim::config::Version;
-    ///
-    /// // 0.9.7 has domains, and switches them under running jobs.
-    /// assert!(Version::V0_9_7.has_domains() && !Version::V0_9_7.counts_domain());
-    /// ```
-    pub const fn counts_domain(self) -> bool {
+    pub(crate) const fn counts_domain(self) -> bool {
         matches!(self, Version::V0_9_8)
     }
 }

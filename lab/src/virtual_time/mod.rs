@@ -60,7 +60,7 @@ impl Clock {
         self.kick();
     }
 
-    /// As [`ork_cache::Prefetcher::replace`].
+    /// As what a prefetcher does when its router has decided.
     pub(crate) fn replace(&mut self, weights: &[WeightId]) {
         replace(&mut self.queue, &mut self.residency, weights);
         self.kick();
@@ -71,7 +71,7 @@ impl Clock {
         self.residency.presence(weight)
     }
 
-    /// As [`ork_cache::Prefetcher::speculate`].
+    /// As what a prefetcher does when its router has decided.
     pub(crate) fn speculate(&mut self, weights: &[WeightId]) {
         self.queue.push(&known(&self.residency, weights), Purpose::Speculate);
         self.kick();

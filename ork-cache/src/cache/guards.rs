@@ -29,7 +29,7 @@ impl<B: Backend> Pinned<B> {
     }
 
     /// The weight.
-    pub fn weight(&self) -> WeightId {
+    pub(crate) fn weight(&self) -> WeightId {
         self.weight
     }
 

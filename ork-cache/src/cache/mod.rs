@@ -184,11 +184,6 @@ impl<B: Backend> Cache<B> {
         lock(&self.shared.state).residency.limits().clone()
     }
 
-    /// Bytes of device memory that exist in `domain`; 0 for an unknown one.
-    pub fn used(&self, domain: DomainId) -> u64 {
-        lock(&self.shared.state).residency.used(domain)
-    }
-
     /// Runs `ask` with a function that says whether a weight is ready. Nothing changes meanwhile, so
     /// `ask` must be short and must not use the cache.
     pub(crate) fn with_presence<T>(

@@ -171,7 +171,6 @@ mod tests {
             }
         };
         (0..3).for_each(|_| pass());
-        prefetcher.cancel();
         drop(prefetcher);
         // Whatever the worker still fetched ahead is at most the ring.
         let before = watch.ledger().copies;

@@ -84,17 +84,7 @@ impl Item {
 
     /// The layouts of the column ranges in which the weight goes through slots of `slot` bytes:
     /// one, when it fits whole. `None` when not even one tile of columns fits.
-    ///
-    /// ```
-    /// # use ork_cache::plan::Item;
-    /// # use rknpu_sys::layout::{Layout, Precision};
-    /// let head = Item::new("output.weight", Layout::new(1024, 4096, Precision::Int8)?); // 4 MiB
-    /// let parts = head.parts(1 << 20).expect("a tile of columns fits");
-    /// assert_eq!(parts.count(), 4);
-    /// assert!(head.parts(1024).is_none());
-    /// # Ok::<(), rknpu_sys::layout::LayoutError>(())
-    /// ```
-    pub fn parts(&self, slot: u64) -> Option<Parts> {
+    pub(crate) fn parts(&self, slot: u64) -> Option<Parts> {
         let (k, n, precision) = (self.layout.k(), self.layout.n(), self.layout.precision());
         if self.bytes() <= slot {
             return Some(Parts { layout: self.layout, columns: n, count: 1 });
@@ -119,17 +109,8 @@ fn whole_pages(layout: &Layout) -> u64 {
 }
 
 /// A weight cut into ranges of columns, all but the last of the same width.
-///
-/// ```
-/// # use ork_cache::plan::Item;
-/// # use rknpu_sys::layout::{Layout, Precision};
-/// # let head = Item::new("output.weight", Layout::new(1024, 4096, Precision::Int8)?);
-/// let columns: Vec<u32> = head.parts(3 << 19).expect("fits").iter().map(|(first, _)| first).collect();
-/// assert_eq!(columns, [0, 1536, 3072]);
-/// # Ok::<(), rknpu_sys::layout::LayoutError>(())
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Parts {
+pub(crate) struct Parts {
     layout: Layout,
     columns: u32,
     count: u32,
@@ -137,12 +118,12 @@ pub struct Parts {
 
 impl Parts {
     /// How many.
-    pub fn count(&self) -> u32 {
+    pub(crate) fn count(&self) -> u32 {
         self.count
     }
 
     /// First column and layout of part `index`; `None` past the last.
-    pub fn get(&self, index: u32) -> Option<(u32, Layout)> {
+    pub(crate) fn get(&self, index: u32) -> Option<(u32, Layout)> {
         let n0 = index.checked_mul(self.columns).filter(|&n0| n0 < self.layout.n())?;
         let columns = self.columns.min(self.layout.n() - n0);
         // A range of whole tiles of a layout that exists.
@@ -150,7 +131,7 @@ impl Parts {
     }
 
     /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, Layout)> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, Layout)> + '_ {
         (0..self.count).filter_map(|i| self.get(i))
     }
 }
@@ -246,7 +227,7 @@ pub enum ShapeError {
 
 impl Shape {
     /// Weights of a shape at most.
-    pub const MOST: u64 = 1 << 22;
+    pub(crate) const MOST: u64 = 1 << 22;
 
     /// Shapes of public models that come with this crate.
     ///

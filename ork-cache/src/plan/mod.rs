@@ -36,7 +36,7 @@ pub use board::Board;
 pub use budget::PlanError;
 pub(crate) use budget::fit;
 pub use cost::Cost;
-pub use item::{Experts, Item, Parts, Shape, ShapeError};
+pub use item::{Experts, Item, Shape, ShapeError};
 
 use serde::{Deserialize, Serialize};
 
@@ -154,9 +154,6 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Bytes of weights that are planned at most; sums and products of plans stay far from 2^64.
-    pub const MOST_BYTES: u64 = 1 << 52;
-
     /// Plans the weights `items`, given in order of use, on `board`.
     ///
     /// ```

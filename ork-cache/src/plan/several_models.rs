@@ -7,19 +7,12 @@ impl Plan {
     /// A plan for each of several models, given by name, that share a board's memory and domains. The first
     /// gets its place first: a small model in front of a large one stays resident beside it.
     ///
-    /// ```
-    /// # use ork_cache::plan::{Board, Mode, Plan, Shape};
-    /// let small = Shape::known("gemma-2-9b").expect("comes with the crate").items()?;
-    /// let large = Shape::known("gemma-2-27b").expect("comes with the crate").items()?;
-    /// let board = Board::known("rk3588-16g").expect("comes with the crate");
-    /// let plans = Plan::several(&[("9b", &small), ("27b", &large)], &board)?;
-    /// assert_eq!([plans[0].mode, plans[1].mode], [Mode::Resident, Mode::Mixed]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
     /// # Errors
     /// As [`Plan::new`], for all of them together.
-    pub fn several(models: &[(&str, &[Item])], board: &Board) -> Result<Vec<Plan>, PlanError> {
+    pub(crate) fn several(
+        models: &[(&str, &[Item])],
+        board: &Board,
+    ) -> Result<Vec<Plan>, PlanError> {
         if models.iter().any(|(_, items)| items.is_empty()) {
             return Err(PlanError::Empty);
         }

@@ -73,21 +73,15 @@ impl<B: Backend> Prefetcher<B> {
 
     /// Adds guesses: they are taken when nothing else is queued, and only while a slot is left
     /// for a use that needs one at once.
-    pub fn speculate(&self, weights: &[WeightId]) {
+    pub(crate) fn speculate(&self, weights: &[WeightId]) {
         self.with(|queue, residency| queue.push(&known(residency, weights), Purpose::Speculate));
     }
 
     /// Drops what is queued and queues `weights` instead. What was loaded for the old queue, is
     /// not in the new one and was not used may be overwritten from now on; what is in the new one and
     /// ready already is kept until its use.
-    pub fn replace(&self, weights: &[WeightId]) {
+    pub(crate) fn replace(&self, weights: &[WeightId]) {
         self.with(|queue, residency| replace(queue, residency, weights));
-    }
-
-    /// Drops what is queued and stops following an order.
-    pub fn cancel(&self) {
-        self.with(|queue, _| queue.forget_order());
-        self.replace(&[]);
     }
 
     fn with(&self, change: impl FnOnce(&mut Queue, &mut Residency)) {

@@ -75,11 +75,6 @@ impl Queue {
         self.order = new;
     }
 
-    /// Follows no order any more.
-    pub fn forget_order(&mut self) {
-        self.order = Order::default();
-    }
-
     /// Ends the worker.
     pub fn stop(&mut self) {
         self.stopped = true;

@@ -18,7 +18,7 @@ impl Limits {
     }
 
     /// What `domain` may hold when all others are empty; 0 for an unknown domain.
-    pub fn of(&self, domain: DomainId) -> u64 {
+    pub(crate) fn of(&self, domain: DomainId) -> u64 {
         self.domains.get(domain.index()).map_or(0, |&d| d.min(self.total))
     }
 }

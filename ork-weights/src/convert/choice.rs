@@ -147,18 +147,7 @@ impl TierChoice {
     }
 
     /// The tier of a weight of `model`. What tiles as int8 only, without padding, becomes int8.
-    ///
-    /// ```
-    /// use ork_weights::{convert::TierChoice, quantise::Tier};
-    ///
-    /// # use ork_weights::model::{Model, OpenOptions};
-    /// # let file = ork_weights::doc::model()?;
-    /// let model = Model::open(file.path(), &OpenOptions::default())?;
-    /// let all = TierChoice::fixed(Tier::Int4 { group: Some(64) });
-    /// assert_eq!(all.of(&model, &model.weights()[0]), Tier::Int4 { group: Some(64) });
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn of(&self, model: &Model, weight: &Weight) -> Tier {
+    pub(crate) fn of(&self, model: &Model, weight: &Weight) -> Tier {
         let tier = self
             .by_name(&weight.name)
             .or(self.default)

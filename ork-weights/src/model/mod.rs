@@ -47,7 +47,7 @@ pub use roles::Role;
 
 use crate::dequant::TensorType;
 use crate::pack::Identity;
-use crate::quantise::{Quality, Recipe, Rows, Tier, encode};
+use crate::quantise::{Quality, Recipe, Rows, Tier};
 pub(crate) use file::ModelFile;
 pub(crate) use identity::hash;
 
@@ -325,33 +325,6 @@ impl Model {
         scales: &mut [f32],
     ) -> Result<Quality, ModelError> {
         self.quantise_channels(weight, 0..weight.n, recipe, out, scales)
-    }
-
-    /// Quantises a weight to what a pack stores, see [`encode`].
-    ///
-    /// ```
-    /// use ork_weights::quantise::{Recipe, Tier, blob_bytes};
-    ///
-    /// # use ork_weights::model::{Model, OpenOptions};
-    /// # let file = ork_weights::doc::model()?;
-    /// let model = Model::open(file.path(), &OpenOptions::default())?;
-    /// let (weight, tier) = (&model.weights()[0], Tier::Nf4);
-    /// let mut blob = vec![0; blob_bytes(tier, weight.k, weight.n)? as usize];
-    /// model.encode(weight, &Recipe::new(tier), &mut blob, &mut [])?; // its scales are inside
-    /// assert!(blob.starts_with(b"1N4O"));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Model::quantise`].
-    pub fn encode(
-        &self,
-        weight: &Weight,
-        recipe: &Recipe<'_>,
-        blob: &mut [u8],
-        scales: &mut [f32],
-    ) -> Result<Quality, ModelError> {
-        self.with_rows(weight, 0..weight.n, |rows| encode(rows, recipe, blob, scales))
     }
 
     /// Tells the system that a weight will be read soon. A hint; costs nothing when it is ignored.

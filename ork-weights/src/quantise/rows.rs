@@ -64,12 +64,12 @@ impl<'a> Rows<'a> {
     }
 
     /// Inputs.
-    pub fn k(&self) -> u32 {
+    pub(crate) fn k(&self) -> u32 {
         self.k
     }
 
     /// Channels.
-    pub fn n(&self) -> u32 {
+    pub(crate) fn n(&self) -> u32 {
         self.n
     }
 

@@ -118,14 +118,7 @@ impl Tier {
     }
 
     /// The codebook of a compactly stored tier.
-    ///
-    /// ```
-    /// use ork_weights::{pack::Codebook, quantise::Tier};
-    ///
-    /// assert_eq!(Tier::O4n1.codebook(), Some(Codebook::Uniform));
-    /// assert_eq!(Tier::Int8.codebook(), None);
-    /// ```
-    pub const fn codebook(self) -> Option<Codebook> {
+    pub(crate) const fn codebook(self) -> Option<Codebook> {
         match self {
             Tier::O4n1 => Some(Codebook::Uniform),
             Tier::Nf4 => Some(Codebook::Nf4),
