@@ -58,7 +58,8 @@
 //!
 //! | | |
 //! |---|---|
-//! | [`Store`] | where weights come from: a pack, or a model that is quantised as it is used |
+//! | [`Store`] | where weights come from: a pack, a model that is quantised as it is used, or memory |
+//! | [`kept`] | a model's pack: loaded where it is, made on the way |
 //! | [`Setup`], [`open`], [`Opened`] | puts models on a device within a budget; [`Note`]s say what is not as asked for |
 //! | [`Cache`], [`Visit`], [`Pinned`] | enter a domain, acquire a weight, multiply |
 //! | [`Placed`], [`Part`] | a model's weights in order of use, and where each is |
@@ -97,6 +98,7 @@ pub mod experts;
 mod ids;
 #[doc(hidden)]
 pub mod internals;
+pub mod kept;
 mod npu;
 mod open;
 pub mod plan;
@@ -116,4 +118,4 @@ pub use plan::{Part, Placed};
 pub use prefetch::Prefetcher;
 pub use residency::Limits;
 pub use stats::Stats;
-pub use store::{Given, Store, StoreError};
+pub use store::{BlockWeight, Blocks, Given, Store, StoreError};

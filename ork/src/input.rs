@@ -70,16 +70,21 @@ pub(crate) fn check_model<S: Source>(
     report: Report,
 ) -> Result<()> {
     let Some(identity) = pack.identity() else {
-        report.note(format!(
-            "warning: {} does not say which model it was made from; names and shapes are all that is checked",
-            pack_path.display()
-        ));
+        warn_unnamed(pack_path, report);
         return Ok(());
     };
     let ours = model.identity(identity.full_hash.is_some()).map_err(Error::input(pack_path))?;
     match identity.check(&ours).map_err(Error::input(pack_path))? {
         Freshness::Same | Freshness::Touched => Ok(()),
     }
+}
+
+/// Says that a pack is taken on trust.
+pub(crate) fn warn_unnamed(pack: &Path, report: Report) {
+    report.note(format!(
+        "warning: {} does not say which model it was made from; names and shapes are all that is checked",
+        pack.display()
+    ));
 }
 
 /// Names examples for each reason at most.

@@ -1,6 +1,7 @@
-//! Where the bytes of weights come from: a pack, or a model that is quantised as it is used.
+//! Where the bytes of weights come from: a pack, a model that is quantised as it is used, or memory.
 
 mod column_range;
+mod from_blocks;
 mod from_model;
 
 use std::sync::OnceLock;
@@ -13,6 +14,8 @@ use rknpu_sys::layout::Layout;
 use rustix::fs::{Advice, fadvise};
 
 use column_range::copy_columns;
+use from_blocks::FromBlocks;
+pub use from_blocks::{BlockWeight, Blocks};
 use from_model::{FromModel, Made};
 
 use crate::plan::Item;
@@ -53,6 +56,7 @@ pub struct Store {
 enum From {
     Pack(Box<Pack<PackFile>>),
     Model(Box<FromModel>),
+    Blocks(Box<FromBlocks>),
 }
 
 /// What an item is stored as.
@@ -125,6 +129,12 @@ pub enum StoreError {
         /// Why.
         source: QuantiseError,
     },
+    /// The memory that held the weight belongs to others again.
+    #[error("{name:?} is gone: the memory that held it was given back")]
+    Gone {
+        /// Name of the weight.
+        name: Box<str>,
+    },
     /// A pack can be built while its model runs only in a form that the device reads as it is stored.
     #[error("weights of tier {0} cannot be packed while they are used: convert the model first")]
     Build(Tier),
@@ -159,20 +169,47 @@ impl Store {
         tier: Tier,
         pack: Option<PackWriter>,
     ) -> Result<Store, StoreError> {
-        let dtype = tier.dtype();
-        // Compact forms are made in one way for packs and in another for the device.
-        if !dtype.is_plain() {
-            return Err(StoreError::Build(tier));
-        }
-        let mut items = Vec::with_capacity(model.weights().len());
-        for weight in model.weights() {
-            let layout = tier.layout(weight.k, weight.n);
-            let layout =
-                layout.map_err(|source| StoreError::Tier { name: weight.name.clone(), source })?;
-            items.push(Item::new(weight.name.clone(), layout).of_shape(weight.k, weight.n));
-        }
-        let forms = items.iter().map(|_| Form::new(dtype)).collect();
+        let shapes = model.weights().iter().map(|weight| (&weight.name, weight.k, weight.n));
+        let (items, forms) = made(tier, shapes)?;
         Ok(Store::new(items, forms, From::Model(Box::new(FromModel::new(model, tier, pack)))))
+    }
+
+    /// Weights in memory, quantised at every load; nothing of them is kept.
+    ///
+    /// ```
+    /// use ork_cache::{BlockWeight, Blocks, Store};
+    /// use ork_weights::dequant::TensorType;
+    /// use ork_weights::quantise::Tier;
+    ///
+    /// #[derive(Debug)]
+    /// struct Ones(Vec<u8>);
+    ///
+    /// impl Blocks for Ones {
+    ///     fn with(&self, _weight: usize, work: &mut dyn FnMut(&[u8])) -> bool {
+    ///         work(&self.0);
+    ///         true
+    ///     }
+    /// }
+    ///
+    /// let weight = BlockWeight { name: "ones".into(), k: 32, n: 32, kind: TensorType::F32 };
+    /// let blocks = Ones([1f32; 32 * 32].iter().flat_map(|one| one.to_le_bytes()).collect());
+    /// let store = Store::from_blocks(vec![weight], Tier::Int8, Box::new(blocks))?;
+    /// let mut tiles = vec![0; 32 * 32];
+    /// store.load(0, 0, &store.items()[0].layout, &mut tiles)?;
+    /// assert_eq!((tiles[0], store.scales(0)?[0]), (127, 1.0 / 127.0));
+    /// # Ok::<(), ork_cache::StoreError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Store::from_model`].
+    pub fn from_blocks(
+        weights: Vec<BlockWeight>,
+        tier: Tier,
+        blocks: Box<dyn Blocks>,
+    ) -> Result<Store, StoreError> {
+        let (items, forms) = made(tier, weights.iter().map(|w| (&w.name, w.k, w.n)))?;
+        let from = FromBlocks::new(weights, tier, blocks);
+        Ok(Store::new(items, forms, From::Blocks(Box::new(from))))
     }
 
     fn new(items: Vec<Item>, forms: Vec<Form>, from: From) -> Store {
@@ -310,6 +347,10 @@ impl Store {
             (Err(_), From::Model(model)) => {
                 model.quantise_columns(item, expected, column, layout, out)?
             }
+            (Err(_), From::Blocks(blocks)) => {
+                blocks.quantise(item, expected, column, layout, out)?;
+                Made::Packed
+            }
             (Err(not_in_pack), From::Pack(_)) => return Err(not_in_pack),
         })
     }
@@ -337,6 +378,10 @@ impl Store {
                 model.scales(item, expected)?;
                 self.count(Made::Packed);
                 Ok(expected.form.scales.get().map_or(&[], |s| s))
+            }
+            (Err(_), From::Blocks(blocks)) => {
+                let scales = blocks.scales(item, expected)?;
+                Ok(expected.form.scales.get_or_init(|| scales.into()))
             }
             (Err(not_in_pack), From::Pack(_)) => Err(not_in_pack),
         }
@@ -396,6 +441,7 @@ impl Store {
         let pack = match &self.from {
             From::Pack(pack) => Some(&**pack),
             From::Model(model) => model.made.get(),
+            From::Blocks(_) => None,
         };
         match pack.and_then(|p| Some((p, p.get(&item.name)?))) {
             Some((pack, e)) if expected.is(e) => Ok((pack, e)),
@@ -416,6 +462,26 @@ impl Expected<'_> {
         let Item { k, n, layout, .. } = self.item;
         entry.dtype == self.form.dtype && (entry.k, entry.n, entry.layout()) == (*k, *n, *layout)
     }
+}
+
+/// Items and forms of weights that are made in a tier.
+fn made<'a>(
+    tier: Tier,
+    shapes: impl Iterator<Item = (&'a Box<str>, u32, u32)>,
+) -> Result<(Vec<Item>, Vec<Form>), StoreError> {
+    let dtype = tier.dtype();
+    // Compact forms are made in one way for packs and in another for the device.
+    if !dtype.is_plain() {
+        return Err(StoreError::Build(tier));
+    }
+    let items = shapes.map(|(name, k, n)| {
+        let layout = tier.layout(k, n);
+        let layout = layout.map_err(|source| StoreError::Tier { name: name.clone(), source })?;
+        Ok(Item::new(name.clone(), layout).of_shape(k, n))
+    });
+    let items = items.collect::<Result<Vec<_>, StoreError>>()?;
+    let forms = items.iter().map(|_| Form::new(dtype)).collect();
+    Ok((items, forms))
 }
 
 /// Fills `out` with columns of a weight that can only be made whole.

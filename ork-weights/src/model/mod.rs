@@ -120,8 +120,13 @@ pub struct Weight {
 }
 
 impl Weight {
+    /// Number of its file among [`Model::paths`].
+    pub fn file(&self) -> usize {
+        self.shard
+    }
+
     /// Its bytes in its file.
-    fn range(&self) -> Range<u64> {
+    pub fn range(&self) -> Range<u64> {
         self.offset..self.offset + self.bytes
     }
 

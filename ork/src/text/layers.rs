@@ -9,17 +9,17 @@ use ork_cache::{Cache, Store};
 use ork_linear::{Depth, Layers, Setup};
 use ork_llm::{LinearError, Linears, Product, Weight};
 use ork_weights::model::OpenOptions;
-use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
+use ork_weights::pack::Dtype;
 use ork_weights::quantise::Tier;
 use rknpu::Precision;
 
 use crate::error::{Error, Result};
-use crate::input::{check_model, open_model, open_pack};
+use crate::input::{open_model, warn_unnamed};
 use crate::output::{Report, counted};
 use crate::size::Size;
 
 use super::check::compare;
-use super::kept::Kept;
+use super::kept::{Kept, KeptError, Way};
 
 /// Rows of a prompt's blocks: what scratch is kept for.
 const ROWS: u32 = 128;
@@ -223,28 +223,33 @@ fn store(
     notes: &mut Vec<String>,
 ) -> Result<Store> {
     let model = open_model(path, &OpenOptions { tied_head: true, ..OpenOptions::default() })?;
-    let identity = model.identity(false).map_err(Error::input(path))?;
-    let Some(target) = &kept.path(&identity, tier)? else {
-        return Store::from_model(model, tier, None).map_err(Error::input(path));
-    };
-    if target.exists() {
-        let pack = open_pack(target)?;
-        check_model(&pack, target, &model, report)?;
-        let store = Store::from_pack(pack);
-        let other = (0..store.items().len()).filter_map(|item| store.dtype(item));
-        if let Some(dtype) = other.into_iter().find(|dtype| *dtype != tier.dtype()) {
-            notes.push(format!(
-                "note: {} holds weights as {dtype}, and they are used as they are, not as {tier}",
-                target.display()
-            ));
+    let opened = kept.open(model, tier).map_err(|error| match error {
+        KeptError::NoFolder => Error::Usage(error.to_string()),
+        KeptError::Folder { path, source } => Error::file("make the folder", &path)(source),
+        KeptError::Pack { path, source } => Error::input(&path)(source),
+        KeptError::Model(error) => Error::input(path)(error),
+        error => Error::input(path)(error),
+    })?;
+    let store = opened.store;
+    match opened.way {
+        Way::Building(pack) => {
+            notes.push(format!("note: the weights are kept for the next run: {}", pack.display()));
         }
-        return Ok(store);
+        Way::Loaded { pack, names_model } => {
+            if !names_model {
+                warn_unnamed(&pack, report);
+            }
+            let other = (0..store.items().len()).filter_map(|item| store.dtype(item));
+            if let Some(dtype) = other.into_iter().find(|dtype| *dtype != tier.dtype()) {
+                notes.push(format!(
+                    "note: {} holds weights as {dtype}, and they are used as they are, not as {tier}",
+                    pack.display()
+                ));
+            }
+        }
+        Way::Made => {}
     }
-    notes.push(format!("note: the weights are kept for the next run: {}", target.display()));
-    let options =
-        WriterOptions { expected: Some(model.weights().len() as u32), ..WriterOptions::default() };
-    let writer = PackWriter::create(target, &identity, options).map_err(Error::input(target))?;
-    Store::from_model(model, tier, Some(writer)).map_err(Error::input(path))
+    Ok(store)
 }
 
 fn failed(models: &[&Path]) -> impl FnOnce(ork_linear::Error) -> Error {

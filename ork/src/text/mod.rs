@@ -3,7 +3,6 @@
 mod answer;
 mod check;
 mod conversation;
-mod kept;
 mod layers;
 mod model;
 mod quality;
@@ -13,6 +12,8 @@ pub(crate) use answer::{Answer, Teller};
 pub(crate) use conversation::converse;
 pub(crate) use model::{TextModel, check_text_model};
 pub(crate) use quality::{Table, measure};
+
+use ork_cache::kept;
 
 use crate::error::Error;
 use std::path::Path;

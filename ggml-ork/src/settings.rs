@@ -1,0 +1,104 @@
+//! What the environment asks for.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use ork_cache::environment::{BadSetting, Environment};
+use ork_linear::{Depth, NPU_ROWS, multiplies};
+use ork_weights::quantise::Tier;
+
+/// Settings of the library.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Those that `ork` has, too.
+    pub environment: Environment,
+    /// `ORK_DEVICE`.
+    pub device: DeviceChoice,
+    /// `ORK_MIN_ROWS`: from how many rows on products are taken.
+    pub min_rows: usize,
+    /// `ORK_ACTIVATIONS`: 8 or 16 bits for each value.
+    pub depth: Depth,
+    /// `ORK_TIER`: the form of weights that are not in a pack.
+    pub tier: Tier,
+    /// `ORK_LOG`: what happens goes to standard error, too.
+    pub verbose: bool,
+    /// `ORK_TAKE_ALL`: products of any size with any tensor are taken, for tests of ggml's.
+    pub take_all: bool,
+}
+
+/// What `ORK_DEVICE` asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// The NPU if this machine has one, otherwise the simulator.
+    Auto,
+    /// The simulator.
+    Simulator,
+    /// This device node.
+    Path(PathBuf),
+}
+
+impl Settings {
+    /// Settings from any source of variables. Empty values count as unset.
+    ///
+    /// ```
+    /// use ggml_ork::Settings;
+    ///
+    /// let settings = Settings::from_lookup(|name| (name == "ORK_MIN_ROWS").then(|| "8".into()))?;
+    /// assert_eq!(settings.min_rows, 8);
+    /// assert!(Settings::from_lookup(|name| (name == "ORK_TIER").then(|| "int3".into())).is_err());
+    /// # Ok::<(), ork_cache::environment::BadSetting>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The first variable whose value means nothing.
+    pub fn from_lookup(
+        lookup: impl Fn(&'static str) -> Option<OsString>,
+    ) -> Result<Settings, BadSetting> {
+        let environment = Environment::from_lookup(&lookup)?;
+        let set = |name| lookup(name).filter(|value| !value.is_empty());
+        let device = match set("ORK_DEVICE") {
+            None => DeviceChoice::Auto,
+            Some(value) if value == "auto" => DeviceChoice::Auto,
+            Some(value) if value == "sim" => DeviceChoice::Simulator,
+            Some(path) => DeviceChoice::Path(path.into()),
+        };
+        let min_rows = parse(set("ORK_MIN_ROWS"), "ORK_MIN_ROWS", "a number above 0", |text| {
+            text.parse().ok().filter(|rows| *rows > 0)
+        })?;
+        let depth =
+            parse(set("ORK_ACTIVATIONS"), "ORK_ACTIVATIONS", "8 or 16", |text| text.parse().ok())?;
+        let expected = "int8, rotated-int8 or fp16";
+        let tier = parse(set("ORK_TIER"), "ORK_TIER", expected, |text| {
+            let tier = text.parse::<Tier>().ok()?;
+            (multiplies(tier).is_ok() && tier.dtype().is_plain()).then_some(tier)
+        })?;
+        let flag = |name| {
+            let value = parse(set(name), name, "1 (yes) or 0 (no)", |text| match text {
+                "1" => Some(true),
+                "0" => Some(false),
+                _ => None,
+            });
+            value.map(|value| value.unwrap_or(false))
+        };
+        Ok(Settings {
+            environment,
+            device,
+            min_rows: min_rows.unwrap_or(NPU_ROWS),
+            depth: depth.unwrap_or(Depth::Bits16),
+            tier: tier.unwrap_or(Tier::RotatedInt8 { group: None }),
+            verbose: flag("ORK_LOG")?,
+            take_all: flag("ORK_TAKE_ALL")?,
+        })
+    }
+}
+
+fn parse<T>(
+    value: Option<OsString>,
+    name: &'static str,
+    expected: &'static str,
+    read: impl Fn(&str) -> Option<T>,
+) -> Result<Option<T>, BadSetting> {
+    let Some(value) = value else { return Ok(None) };
+    let parsed = value.to_str().and_then(|text| read(text.trim()));
+    parsed.map(Some).ok_or(BadSetting { name, value, expected })
+}

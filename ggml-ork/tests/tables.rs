@@ -1,0 +1,369 @@
+//! Whole ways through the tables: a model in a file, one in memory, other hosts, other files.
+
+mod host;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ggml_ork::Refusal;
+use ggml_ork::ggml as host_types;
+use ork_cache::Store;
+use ork_linear::{Product, Setup};
+use ork_weights::model::gguf::Tensors;
+use ork_weights::model::synth::Shape;
+use ork_weights::model::{Model, OpenOptions};
+use ork_weights::quantise::Tier;
+
+use host::*;
+
+const ROWS: usize = 40;
+
+/// Weights of a block, as llama.cpp asks for them: together, or one by one.
+const NAMES: [&[&str]; 6] = [
+    &["attn_q"],
+    &["attn_k"],
+    &["attn_v"],
+    &["attn_output"],
+    &["ffn_gate", "ffn_up"],
+    &["ffn_down"],
+];
+
+/// A made-up model's file.
+fn model(shape: Shape) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::with_suffix(".gguf").unwrap();
+    shape.write(file.as_file()).unwrap();
+    file
+}
+
+/// K and N of a weight.
+fn shape(file: &Tensors, name: &str) -> (usize, usize) {
+    let dimensions = &file.get(name).unwrap().dimensions;
+    (dimensions[0] as usize, dimensions[1] as usize)
+}
+
+/// The exact product of rows with a matrix of a file.
+fn exact(file: &Tensors, name: &str, expert: usize, input: &[f32]) -> Vec<f32> {
+    let (k, n) = shape(file, name);
+    let mut weight = vec![0.0; k * n];
+    file.read(name, (expert * n) as u64..((expert + 1) * n) as u64, &mut weight).unwrap();
+    let dot = |row: &[f32], channel: &[f32]| {
+        row.iter().zip(channel).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() as f32
+    };
+    input.chunks(k).flat_map(|row| weight.chunks(k).map(move |c| dot(row, c))).collect()
+}
+
+#[track_caller]
+fn assert_close(got: &[f32], wanted: &[f32]) {
+    assert_eq!(got.len(), wanted.len());
+    let square = |v: f32| f64::from(v) * f64::from(v);
+    let off: f64 = got.iter().zip(wanted).map(|(a, b)| square(a - b)).sum();
+    let all: f64 = wanted.iter().map(|v| square(*v)).sum();
+    assert!(all > 0.0 && off / all < 4e-3, "{off} of {all}");
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// Products of 40 rows with every weight of a block, gate and up in one graph; their results.
+fn pass(host: &Host, file: &Tensors, buffer: &Buf, start: usize) -> Vec<Vec<f32>> {
+    let mut all = Vec::new();
+    for names in NAMES {
+        let names: Vec<String> = names.iter().map(|name| format!("blk.0.{name}.weight")).collect();
+        let k = shape(file, &names[0]).0;
+        let mut input = noise(ROWS * k, 7);
+        let mut rows = numbers([k as i64, ROWS as i64, 1, 1], &mut input);
+        let mut weights: Vec<_> =
+            names.iter().map(|name| weight(file, name, buffer, start)).collect();
+        let mut outs: Vec<_> =
+            names.iter().map(|name| vec![f32::NAN; ROWS * shape(file, name).1]).collect();
+        let mut nodes = Vec::new();
+        for ((weight, out), name) in weights.iter_mut().zip(&mut outs).zip(&names) {
+            let ne = [shape(file, name).1 as i64, ROWS as i64, 1, 1];
+            nodes.push(product(MUL_MAT, &mut [weight, &mut rows], ne, out));
+        }
+        assert!(nodes.iter().all(|node| host.supports(node)), "{names:?}: {:?}", log());
+        let status = host.compute(nodes.iter_mut().map(|node| &raw mut *node).collect());
+        assert_eq!(status, 0, "{names:?}: {:?}", log());
+        for (out, name) in outs.iter().zip(&names) {
+            assert_close(out, &exact(file, name, 0, &noise(ROWS * k, 7)));
+        }
+        all.extend(outs);
+    }
+    all
+}
+
+/// A pass over a mapped file.
+fn mapped_pass(host: &Host, path: &Path) -> Vec<Vec<f32>> {
+    let (file, map) = (Tensors::open(path).unwrap(), map(path));
+    let start = file.header().data_start() as usize;
+    let buffer = host.wrap(&map[start..]).usage(1);
+    pass(host, &file, &buffer, start)
+}
+
+#[test]
+fn a_mapped_model_is_multiplied_with_in_either_version() {
+    let file = model(Shape::tiny());
+    let of = |kind| mapped_pass(&Host::new(kind, &[]).unwrap(), file.path());
+    let (two, three) = (of(Kind::V2), of(Kind::V3));
+    assert!(two == three);
+    // What `ork run` computes with the same file.
+    let opened = OpenOptions { tied_head: true, ..OpenOptions::default() };
+    let opened = Model::open(file.path(), &opened).unwrap();
+    let tier = Tier::RotatedInt8 { group: None };
+    let store = Arc::new(Store::from_model(opened, tier, None).unwrap());
+    let device = rknpu::Device::simulated(Default::default()).unwrap();
+    let mut models = ork_linear::open(&device, &[store], &Setup::new(64 << 20)).unwrap();
+    for (name, got) in NAMES.concat().iter().zip(&two) {
+        let weight = models[0].find(&format!("blk.0.{name}.weight")).unwrap();
+        let (k, n) = models[0].shape(weight).unwrap();
+        let mut out = vec![0.0; ROWS * n as usize];
+        let input = noise(ROWS * k as usize, 7);
+        models[0].multiply(ROWS, &input, [Product { weight, out: &mut out }]).unwrap();
+        assert!(bits(&out) == bits(got), "{name}");
+    }
+    let lines = log();
+    assert!(lines.iter().any(|line| line.contains("7 products of 280 rows in all")), "{lines:?}");
+}
+
+#[test]
+fn results_do_not_depend_on_budget_memory_or_reload() {
+    let wide = Shape { embedding: 512, feed_forward: 1024, layers: 3, ..Shape::tiny() };
+    let file = model(wide);
+    let host = Host::new(Kind::V2, &[]).unwrap();
+    let wanted: Vec<_> = mapped_pass(&host, file.path()).iter().map(|out| bits(out)).collect();
+    // Freed, and read again.
+    let again: Vec<_> = mapped_pass(&host, file.path()).iter().map(|out| bits(out)).collect();
+    assert!(again == wanted);
+    assert!(log().iter().any(|line| line.contains(" 0 MiB are streamed")));
+
+    let small = Host::new(Kind::V3, &[("ORK_WCACHE_BUDGET_MB", "2")]).unwrap();
+    let streamed: Vec<_> = mapped_pass(&small, file.path()).iter().map(|out| bits(out)).collect();
+    assert!(streamed == wanted);
+    let lines = log();
+    assert!(
+        lines.iter().any(|l| l.contains("are streamed") && !l.contains(" 0 MiB are streamed")),
+        "{lines:?}"
+    );
+
+    // No file behind it: tensors are told, and written.
+    let tensors = Tensors::open(file.path()).unwrap();
+    let start = tensors.header().data_start() as usize;
+    let bytes = std::fs::read(file.path()).unwrap();
+    let buffer = host.alloc(bytes.len() - start).usage(1);
+    for entry in tensors.iter() {
+        let mut tensor = weight(&tensors, &entry.name, &buffer, start);
+        buffer.set(&mut tensor, &bytes[entry.range().start as usize..entry.range().end as usize]);
+    }
+    let of_memory: Vec<_> =
+        pass(&host, &tensors, &buffer, start).iter().map(|out| bits(out)).collect();
+    assert!(of_memory == wanted);
+
+    // What is written later counts.
+    let name = "blk.0.attn_q.weight";
+    let mut tensor = weight(&tensors, name, &buffer, start);
+    let range = tensors.get(name).unwrap().range();
+    let zeros = vec![0; (range.end - range.start) as usize];
+    buffer.set(&mut tensor, &zeros);
+    let (k, n) = shape(&tensors, name);
+    let (mut input, mut out) = (noise(ROWS * k, 7), vec![f32::NAN; ROWS * n]);
+    let mut rows = numbers([k as i64, ROWS as i64, 1, 1], &mut input);
+    let mut node =
+        product(MUL_MAT, &mut [&mut tensor, &mut rows], [n as i64, ROWS as i64, 1, 1], &mut out);
+    assert_eq!(host.compute(vec![&mut node]), 0);
+    assert!(out.iter().all(|value| *value == 0.0));
+}
+
+#[test]
+fn rows_may_lie_anywhere_and_be_halves() {
+    let file = model(Shape::tiny());
+    let host = Host::new(Kind::V2, &[]).unwrap();
+    let (tensors, map) = (Tensors::open(file.path()).unwrap(), map(file.path()));
+    let start = tensors.header().data_start() as usize;
+    let buffer = host.wrap(&map[start..]).usage(1);
+    let mut q = weight(&tensors, "blk.0.attn_q.weight", &buffer, start);
+    let (k, n) = (256usize, 256usize);
+    // 5 × 8 rows, as a cut of a wider tensor, with its dimensions exchanged.
+    let mut wide = noise(5 * 8 * 300, 3);
+    let mut rows = numbers([300, 8, 5, 1], &mut wide);
+    rows.ne = [k as i64, 5, 8, 1];
+    rows.nb = [4, 300 * 8 * 4, 300 * 4, 300 * 8 * 5 * 4];
+    let mut out = vec![f32::NAN; 40 * n];
+    let mut node = product(MUL_MAT, &mut [&mut q, &mut rows], [n as i64, 5, 8, 1], &mut out);
+    assert!(host.supports(&node));
+    assert_eq!(host.compute(vec![&mut node]), 0);
+    let gathered: Vec<f32> = (0..8)
+        .flat_map(|i2| (0..5).map(move |i1| (i1 * 8 + i2) * 300))
+        .flat_map(|at| wide[at..at + k].to_vec())
+        .collect();
+    assert_close(&out, &exact(&tensors, "blk.0.attn_q.weight", 0, &gathered));
+
+    let mut halves: Vec<half::f16> = gathered.iter().map(|v| half::f16::from_f32(*v)).collect();
+    let mut rows = tensor(F16, [k as i64, 40, 1, 1], 2, k * 2, halves.as_mut_ptr().cast());
+    let mut out = vec![f32::NAN; 40 * n];
+    let mut node = product(MUL_MAT, &mut [&mut q, &mut rows], [n as i64, 40, 1, 1], &mut out);
+    assert!(host.supports(&node));
+    assert_eq!(host.compute(vec![&mut node]), 0);
+    let values: Vec<f32> = halves.iter().map(|v| v.to_f32()).collect();
+    assert_close(&out, &exact(&tensors, "blk.0.attn_q.weight", 0, &values));
+}
+
+#[test]
+fn experts_get_the_rows_that_chose_them() {
+    let file = model(Shape { experts: 4, ..Shape::tiny() });
+    let host = Host::new(Kind::V3, &[]).unwrap();
+    let (tensors, map) = (Tensors::open(file.path()).unwrap(), map(file.path()));
+    let start = tensors.header().data_start() as usize;
+    let buffer = host.wrap(&map[start..]).usage(1);
+    let (tokens, used) = (ROWS, 2usize);
+    // A view of a wider table, as a router's sorted choice is; nobody chooses expert 2.
+    let mut ids: Vec<i32> = (0..tokens as i32).flat_map(|t| [t % 2 * 3, 1, -1, -1]).collect();
+    let mut choice =
+        tensor(I32, [used as i64, tokens as i64, 1, 1], 4, 16, ids.as_mut_ptr().cast());
+    for (name, each) in [("blk.0.ffn_up_exps.weight", 1), ("blk.0.ffn_down_exps.weight", used)] {
+        let (k, n) = shape(&tensors, name);
+        let mut input = noise(k * each * tokens, 11);
+        let mut rows = numbers([k as i64, each as i64, tokens as i64, 1], &mut input);
+        let mut stack = weight(&tensors, name, &buffer, start);
+        let mut out = vec![f32::NAN; n * used * tokens];
+        let ne = [n as i64, used as i64, tokens as i64, 1];
+        let mut node = product(MUL_MAT_ID, &mut [&mut stack, &mut rows, &mut choice], ne, &mut out);
+        assert!(host.supports(&node), "{name}");
+        assert_eq!(host.compute(vec![&mut node]), 0, "{:?}", log());
+        let input = noise(k * each * tokens, 11);
+        let mut wanted = Vec::new();
+        for token in 0..tokens {
+            for (pick, expert) in [token % 2 * 3, 1].into_iter().enumerate() {
+                let row = token * each + pick % each;
+                wanted.extend(exact(&tensors, name, expert, &input[row * k..][..k]));
+            }
+        }
+        assert_close(&out, &wanted);
+    }
+    ids[4] = 4;
+    let (k, n) = shape(&tensors, "blk.0.ffn_up_exps.weight");
+    let mut input = noise(k * tokens, 11);
+    let mut rows = numbers([k as i64, 1, tokens as i64, 1], &mut input);
+    let mut stack = weight(&tensors, "blk.0.ffn_up_exps.weight", &buffer, start);
+    let mut out = vec![0.0; n * used * tokens];
+    let ne = [n as i64, used as i64, tokens as i64, 1];
+    let mut node = product(MUL_MAT_ID, &mut [&mut stack, &mut rows, &mut choice], ne, &mut out);
+    assert_eq!(host.compute(vec![&mut node]), -1);
+    assert!(log().iter().any(|line| line.contains("an expert that is not there")));
+}
+
+#[test]
+fn what_is_not_ours_is_left() {
+    let file = model(Shape::tiny());
+    let host = Host::new(Kind::V2, &[]).unwrap();
+    let (tensors, map) = (Tensors::open(file.path()).unwrap(), map(file.path()));
+    let start = tensors.header().data_start() as usize;
+    let buffer = host.wrap(&map[start..]).usage(1);
+    let name = "blk.0.attn_q.weight";
+    let ask = |change: &dyn Fn(
+        &mut host_types::Tensor,
+        &mut host_types::Tensor,
+        &mut host_types::Tensor,
+    )| {
+        let (mut input, mut out) = (noise(ROWS * 256, 1), vec![0.0; ROWS * 256]);
+        let mut q = weight(&tensors, name, &buffer, start);
+        let mut rows = numbers([256, ROWS as i64, 1, 1], &mut input);
+        let mut node =
+            product(MUL_MAT, &mut [&mut q, &mut rows], [256, ROWS as i64, 1, 1], &mut out);
+        change(&mut node, &mut q, &mut rows);
+        host.supports(&node)
+    };
+    assert!(ask(&|_, _, _| {}));
+    assert!(!ask(&|_, _, rows| rows.ne[1] = 31), "too few rows");
+    assert!(!ask(&|node, _, _| node.op = 1), "a sum");
+    assert!(!ask(&|node, _, _| node.op_params[1] = 1), "a Hadamard matrix");
+    assert!(!ask(&|_, q, _| q.data = q.data.wrapping_byte_add(144)), "a row further on");
+    assert!(!ask(&|_, q, _| q.kind = 14), "another type than the file's");
+    assert!(!ask(&|_, q, _| q.ne[1] = 128), "half of a weight");
+    assert!(!ask(&|_, q, _| q.buffer = std::ptr::null_mut()), "memory of others");
+    assert!(!ask(&|_, _, rows| rows.nb[0] = 8), "every other value");
+    assert!(!ask(&|_, _, rows| rows.ne[0] = 224), "rows of another weight");
+    assert!(!ask(&|node, _, _| node.src[1] = std::ptr::null_mut()), "no rows");
+    assert!(ask(&|node, _, _| node.op = 0), "nothing to do");
+
+    // A loader asks with a buffer that has no bytes; other uses of memory are not weights.
+    let (empty, compute) = (host.empty(), host.alloc(4096).usage(2));
+    assert!(ask(&|_, q, _| q.buffer = empty.0.as_ptr()));
+    assert!(!ask(&|_, q, _| q.buffer = compute.0.as_ptr()));
+
+    // A graph that was never taken is refused, not computed wrongly.
+    let (mut input, mut out) = (noise(ROWS * 256, 1), vec![0.0; ROWS * 256]);
+    let mut q = weight(&tensors, name, &buffer, start);
+    q.data = q.data.wrapping_byte_add(144);
+    let mut rows = numbers([256, ROWS as i64, 1, 1], &mut input);
+    let mut node = product(MUL_MAT, &mut [&mut q, &mut rows], [256, ROWS as i64, 1, 1], &mut out);
+    assert_eq!(host.compute(vec![&mut node]), -1);
+    assert!(log().iter().any(|line| line.contains("a weight that is not known")));
+    // Results on what they are made of.
+    let mut q = weight(&tensors, name, &buffer, start);
+    let mut node = product(MUL_MAT, &mut [&mut q, &mut rows], [256, ROWS as i64, 1, 1], &mut out);
+    node.data = rows.data.wrapping_byte_add(64);
+    assert_eq!(host.compute(vec![&mut node]), -1);
+    node.flags = 0;
+    assert_eq!(host.compute(vec![&mut node]), 0, "a node that is not to be computed");
+}
+
+#[test]
+fn other_hosts_are_refused_with_what_is_known() {
+    let refused = |kind| Host::new(kind, &[]).err().expect("a refusal");
+    let error = refused(Kind::V4);
+    assert!(matches!(error, Refusal::Api(4)) && error.to_string().contains("2 and 3"));
+    assert!(matches!(refused(Kind::OtherTensors), Refusal::Tensors { got: 376 }));
+    let error = refused(Kind::Static).to_string();
+    assert!(error.contains("ggml_tensor_overhead") && error.contains("shared"), "{error}");
+}
+
+#[test]
+fn an_npu_that_cannot_be_used_leaves_all_to_the_cpu_and_says_so_once() {
+    let file = model(Shape::tiny());
+    let host = Host::new(Kind::V2, &[("ORK_DEVICE", "/no/such/node")]).unwrap();
+    let (tensors, map) = (Tensors::open(file.path()).unwrap(), map(file.path()));
+    let start = tensors.header().data_start() as usize;
+    let (buffer, empty) = (host.wrap(&map[start..]).usage(1), host.empty());
+    for owner in [&buffer, &empty] {
+        let (mut input, mut out) = (noise(ROWS * 256, 1), vec![0.0; ROWS * 256]);
+        let mut q = weight(&tensors, "blk.0.attn_q.weight", &buffer, start);
+        q.buffer = owner.0.as_ptr();
+        let mut rows = numbers([256, ROWS as i64, 1, 1], &mut input);
+        let node = product(MUL_MAT, &mut [&mut q, &mut rows], [256, ROWS as i64, 1, 1], &mut out);
+        assert!(!host.supports(&node));
+    }
+    let lines = log();
+    let said = lines.iter().filter(|line| line.contains("the CPU computes all")).count();
+    assert_eq!(said, 1, "{lines:?}");
+}
+
+#[test]
+fn a_pack_is_made_on_the_way_and_loaded_by_the_next_run() {
+    let file = model(Shape::tiny());
+    let folder = tempfile::tempdir().unwrap();
+    let pack = folder.path().join("m.orkpack");
+    let settings = [("ORK_PERSIST", pack.to_str().unwrap())];
+    let run = |settings: &[(&'static str, &str)]| {
+        let outs = mapped_pass(&Host::new(Kind::V2, settings).unwrap(), file.path());
+        (outs.iter().map(|out| bits(out)).collect::<Vec<_>>(), log().concat())
+    };
+    let (wanted, lines) = run(&[]);
+    assert!(lines.contains("with ORK_PERSIST=1"), "{lines}");
+    let (first, lines) = run(&settings);
+    assert!(first == wanted && lines.contains("is complete"), "{lines}");
+    let (second, lines) = run(&settings);
+    assert!(second == wanted && lines.contains("weights are those of"), "{lines}");
+
+    // A pack of another model is not used, and stays.
+    let other = model(Shape { layers: 3, ..Shape::tiny() });
+    let before = std::fs::read(&pack).unwrap();
+    let host = Host::new(Kind::V2, &settings).unwrap();
+    let (tensors, map) = (Tensors::open(other.path()).unwrap(), map(other.path()));
+    let start = tensors.header().data_start() as usize;
+    let buffer = host.wrap(&map[start..]).usage(1);
+    let lines = log().concat();
+    assert!(lines.contains("is left to the CPU") && lines.contains("m.orkpack"), "{lines}");
+    drop(buffer);
+    assert!(std::fs::read(&pack).unwrap() == before);
+}
