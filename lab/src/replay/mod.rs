@@ -26,6 +26,7 @@ mod fatal;
 mod format;
 mod layout;
 mod observe;
+mod open_files;
 mod results;
 mod rocket;
 mod run;

@@ -8,7 +8,6 @@ use crate::replay::layout::put;
 use crate::replay::script::{Lane, Lost, When, lanes, lost, when};
 use crate::replay::standin::StandIn;
 use crate::replay::{Difference, NotCompared, Replayed, descriptors, observe};
-use rknpu_sim::Node;
 use rknpu_sim::config::{Addresses, Config, Domains, Hardware};
 use rknpu_sim::{File, Machine, Mapping, set_cpu};
 use rknpu_sys::uapi::{MemCreate, SubcoreTask, Submit};
@@ -52,7 +51,7 @@ pub(super) struct Filled {
 pub(crate) struct World {
     pub(crate) files: HashMap<String, Arc<File>>,
     /// Those of the card node.
-    cards: Vec<String>,
+    pub(super) cards: Vec<String>,
     pub(crate) tokens: Tokens,
     pub(crate) views: Vec<View>,
     /// Buffers made one after the other until it failed.
@@ -69,7 +68,7 @@ pub(crate) struct World {
     /// Bytes synced when the log was last read.
     pub(crate) synced: (u64, u64),
     /// Files of a child process, which close when it dies.
-    child: Vec<String>,
+    pub(super) child: Vec<String>,
     done: Vec<bool>,
     /// What each thread's last call left in its struct.
     pub(super) left: HashMap<Option<String>, Left>,
@@ -346,140 +345,6 @@ impl Run<'_> {
         result.is_ok()
     }
 
-    pub(super) fn file(&self, step: &Step) -> Option<Arc<File>> {
-        let name = step.fd.as_deref().or_else(|| step.text("fd"))?;
-        self.world().files.get(name).cloned()
-    }
-
-    fn open(&self, n: usize, step: &Step) {
-        let (Some(name), Some(path)) = (step.text("fd"), step.text("path")) else {
-            return self.not_compared(n, "it names no file");
-        };
-        if step.errno().is_some_and(|errno| errno != "0") {
-            return self.not_compared(n, "the node's permissions are the file system's");
-        }
-        let node = if path.contains("card") { Node::Card } else { Node::Render };
-        // Roles are in the names.
-        let root = !name.starts_with("nobody");
-        let file = Arc::new(self.machine.open_as(node, root));
-        self.outcome(n, step, &Ok(()));
-        let mut world = self.world();
-        world.files.insert(name.to_owned(), file);
-        if node == Node::Card {
-            world.cards.push(name.to_owned());
-        }
-        if step.thread.as_deref() == Some("child") {
-            world.child.push(name.to_owned());
-        }
-    }
-
-    fn close(&self, n: usize, step: &Step) {
-        let Some(name) = step.text("fd") else { return self.not_compared(n, "it names no file") };
-        let mut world = self.world();
-        let file = world.files.remove(name);
-        let named = |kind: &str| world.tokens.get(&format!("{kind}:{name}"));
-        let descriptor = named("dmabuf").or_else(|| world.tokens.get(name));
-        drop(world);
-        let open = file.is_some() || descriptor.is_some();
-        self.outcome(n, step, &if open { Ok(()) } else { Err(Errno::BADF) });
-        drop(file);
-        if let Some(fd) = descriptor.and_then(|fd| i32::try_from(fd).ok()) {
-            self.machine.descriptor_closed(fd);
-        }
-    }
-
-    fn is_open(&self, name: &str) -> bool {
-        self.world().files.contains_key(name)
-    }
-
-    /// Closes dma-bufs that step `n` is the last to speak of, where the recorder made several of one
-    /// name: it closed each when it was done with it, which is not recorded.
-    fn close_unused(&self, n: usize) {
-        let steps = &self.scenario.steps;
-        let made = |step: &Step| {
-            let out = step.expect.get("out_changed").filter(|_| step.op == "PRIME_HANDLE_TO_FD");
-            out.and_then(|out| Some(out.get("fd")?.as_str()?.to_owned()))
-        };
-        let speaks = |step: &Step, token: &str| {
-            let name = token.trim_start_matches("dmabuf:");
-            let fd = step.text("fd");
-            made(step).as_deref() == Some(token) || fd == Some(token) || fd == Some(name)
-        };
-        let looked = |at: usize| steps.get(at).is_some_and(|step| step.op == "observe");
-        if looked(n + 1) {
-            // What is looked at next may be what the last call gave.
-            return;
-        }
-        let last = (0..=n).rev().find(|&at| !looked(at)).unwrap_or(n);
-        let tokens: BTreeSet<String> = steps[..=n].iter().filter_map(made).collect();
-        for token in tokens {
-            let several =
-                steps.iter().filter(|step| made(step).as_ref() == Some(&token)).count() > 1;
-            let next = steps[n + 1..].iter().find(|step| speaks(step, &token));
-            let done = next.is_none_or(|next| made(next).as_ref() == Some(&token));
-            if several && done && speaks(&steps[last], &token) {
-                let mut world = self.world();
-                let fd = world.tokens.get(&token).and_then(|fd| i32::try_from(fd).ok());
-                world.tokens.forget(&token);
-                world.made.retain(|made| Some(*made) != fd);
-                drop(world);
-                if let Some(fd) = fd {
-                    self.machine.descriptor_closed(fd);
-                    descriptors::close(std::iter::once(fd));
-                }
-            }
-        }
-    }
-
-    /// A process ends: its own files and mappings go.
-    fn process_ends(&self, thread: &str) {
-        let killed = |step: &Step| step.step == "child_killed_by_signal";
-        if !is_process(thread) || self.scenario.steps.iter().any(killed) {
-            return;
-        }
-        let mut world = self.world();
-        let own = |step: &&Step| step.op == "open" && step.thread.as_deref() == Some(thread);
-        let names = self.scenario.steps.iter().filter(own).filter_map(|step| step.text("fd"));
-        let files: Vec<_> = names.filter_map(|name| world.files.remove(name)).collect();
-        let views = std::mem::take(&mut world.views);
-        let (gone, kept) =
-            views.into_iter().partition(|view| view.thread.as_deref() == Some(thread));
-        world.views = kept;
-        let gone: Vec<View> = gone;
-        drop(world);
-        drop((gone, files));
-    }
-
-    /// A child process dies: its own files close.
-    pub(crate) fn child_dies(&self) {
-        let mut world = self.world();
-        let names = std::mem::take(&mut world.child);
-        let files: Vec<_> = names.iter().filter_map(|name| world.files.remove(name)).collect();
-        drop(world);
-        drop(files);
-    }
-
-    /// The file that a step's name speaks of (`ver_card`, `cap_render`), or any.
-    pub(crate) fn named_file(&self, name: &str) -> Option<Arc<File>> {
-        let world = self.world();
-        let short = name.split_once('_').map_or(name, |(_, rest)| rest);
-        let found = world.files.get(name).or_else(|| world.files.get(short));
-        found.or_else(|| world.files.values().next()).cloned()
-    }
-
-    /// An open file of the card node.
-    pub(crate) fn card(&self) -> Option<Arc<File>> {
-        let world = self.world();
-        world.cards.iter().find_map(|name| world.files.get(name)).cloned()
-    }
-
-    /// A file of the child process, or any.
-    pub(crate) fn child_file(&self) -> Option<Arc<File>> {
-        let world = self.world();
-        let name = world.child.last()?;
-        world.files.get(name).cloned()
-    }
-
     fn mmap(&self, n: usize, step: &Step) {
         let (offset, len) = (step.number("offset"), step.number("len"));
         let (Some(offset), Some(len)) = (offset, len.and_then(|len| usize::try_from(len).ok()))
@@ -621,7 +486,7 @@ fn in_units(size: u64) -> String {
 }
 
 /// Whether a thread of the recording was a process of its own, or several one after the other.
-fn is_process(thread: &str) -> bool {
+pub(super) fn is_process(thread: &str) -> bool {
     let name = thread.to_ascii_lowercase();
     let numbered = name.strip_prefix('p').is_some_and(|rest| rest.parse::<u32>().is_ok());
     numbered || name.contains("child") || name.contains("proc")

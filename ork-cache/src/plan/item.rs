@@ -377,7 +377,7 @@ mod tests {
     fn bad_shapes_are_errors() {
         assert!(matches!(Shape::parse("{}"), Err(ShapeError::Json(_))));
         let good = Shape::known("qwen3-30b-a3b").unwrap();
-        let odd = Shape { vocab: 33, ..good.clone() };
+        let odd = Shape { vocab: 0, ..good.clone() };
         assert!(matches!(odd.items(), Err(ShapeError::Layout { .. })));
         let huge = Shape { heads: u32::MAX, ..good.clone() };
         assert!(matches!(huge.items(), Err(ShapeError::Overflow(_))));
