@@ -26,7 +26,7 @@ fn all_types_agree_with_ggml() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/dequant");
     let manifest = std::fs::read(folder.join("manifest.json")).unwrap();
     let cases: Vec<Case> = serde_json::from_slice(&manifest).unwrap();
-    assert_eq!(cases.len(), TensorType::all().count());
+    assert_eq!(cases.len(), TensorType::all().filter(|kind| kind.ggml().is_some()).count());
     for case in cases {
         let kind = TensorType::from_ggml(case.ggml_type).expect(&case.r#type);
         assert_eq!(kind.name(), case.r#type);

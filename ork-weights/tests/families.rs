@@ -90,7 +90,7 @@ fn gguf(lines: &[Line<'_>]) -> Vec<u8> {
         out.extend(line.name.as_bytes());
         out.extend((line.dimensions.len() as u32).to_le_bytes());
         line.dimensions.iter().for_each(|d| out.extend(d.to_le_bytes()));
-        out.extend(TensorType::F16.ggml().to_le_bytes());
+        out.extend(TensorType::F16.ggml().unwrap().to_le_bytes());
         out.extend(offset.to_le_bytes());
         offset += (2 * line.dimensions.iter().product::<u64>()).next_multiple_of(32);
     }

@@ -296,7 +296,7 @@ pub(crate) fn weight(file: &Tensors, name: &str, buffer: &Buf, start: usize) -> 
     }
     let row = kind.row_bytes(ne[0] as u64).unwrap() as usize;
     let data = buffer.base().wrapping_add(entry.range().start as usize - start);
-    let mut tensor = tensor(kind.ggml() as c_int, ne, kind.block_bytes(), row, data);
+    let mut tensor = tensor(kind.ggml().unwrap_or(0) as c_int, ne, kind.block_bytes(), row, data);
     tensor.buffer = buffer.0.as_ptr();
     for (to, from) in tensor.name.iter_mut().zip(name.bytes()) {
         *to = from as c_char;

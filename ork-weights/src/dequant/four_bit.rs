@@ -47,6 +47,47 @@ impl Block<136, 256> for Iq4Xs {
     }
 }
 
+/// Half of what an E4M3 byte without a sign stands for; half, because the levels are doubled. ggml
+/// takes the one that would be no number for 0.
+#[inline(always)]
+fn half_e4m3(byte: u8) -> f32 {
+    match byte {
+        0x7f => 0.0,
+        // With a sign, which is not looked at, it is one step more than the largest.
+        0xff => 240.0,
+        _ => super::bytes::e4m3(byte & 0x7f) * 0.5,
+    }
+}
+
+pub(super) struct Nvfp4;
+
+impl Block<36, 64> for Nvfp4 {
+    /// Four scales, then 8 bytes for each 16 values: byte j holds value j low and value j + 8 high.
+    #[inline(always)]
+    fn decode(raw: &[u8; 36], out: &mut [f32; 64]) {
+        for (group, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+            let (scale, codes) = (half_e4m3(raw[group]), part::<8>(raw, 4 + 8 * group));
+            for (j, code) in codes.iter().enumerate() {
+                out[j] = scale * f32::from(E2M1_LEVELS[usize::from(code & 15)]);
+                out[j + 8] = scale * f32::from(E2M1_LEVELS[usize::from(code >> 4)]);
+            }
+        }
+    }
+}
+
+/// E2M1 values as they are.
+const E2M1: [f32; 16] =
+    [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
+
+pub(super) struct Pair;
+
+impl Block<1, 2> for Pair {
+    #[inline(always)]
+    fn decode(raw: &[u8; 1], out: &mut [f32; 2]) {
+        *out = [E2M1[usize::from(raw[0] & 15)], E2M1[usize::from(raw[0] >> 4)]];
+    }
+}
+
 pub(super) struct Mxfp4;
 
 /// Half of the power of two an E8M0 byte stands for; half, because the levels are doubled. The two

@@ -1,4 +1,4 @@
-//! From the block types of GGUF to f32.
+//! From the block types of GGUF, and the codes of other files, to f32.
 //!
 //! Each type is a run of blocks of [`TensorType::block_bytes`] bytes that stand for
 //! [`TensorType::block_elements`] values. Values are computed in the order ggml's own conversion
@@ -17,12 +17,14 @@
 //! # Ok::<(), ork_weights::dequant::DequantError>(())
 //! ```
 
+mod bytes;
 mod codes;
 mod float;
 mod four_bit;
 mod grid;
 mod k_quant;
 mod legacy;
+mod one_bit;
 mod ternary;
 
 pub(crate) use float::{half_to_f32, halves_to_f32};
@@ -92,10 +94,23 @@ pub enum TensorType {
     TQ2_0,
     /// OCP microscaling: E2M1 values, one E8M0 scale for 32.
     MXFP4,
+    /// E2M1 values, one E4M3 scale for 16.
+    NVFP4,
+    /// Signs, one scale for 128.
+    Q1_0,
+    /// FP8 of 4 exponent bits, without infinities. In files of the hub, with scales beside it.
+    F8_E4M3,
+    /// Signed bytes. In files of the hub, with scales beside them.
+    I8,
+    /// E2M1 values, two a byte, the even one low. In files of the hub, with scales beside them.
+    E2M1,
 }
 
+/// Stands for the number of a type that GGUF files do not have.
+const NOT_IN_GGUF: u32 = u32::MAX;
+
 /// Number in files, name, elements and bytes of a block.
-const TYPES: [(TensorType, u32, &str, usize, usize); 25] = {
+const TYPES: [(TensorType, u32, &str, usize, usize); 30] = {
     use TensorType::*;
     [
         (F32, 0, "F32", 1, 4),
@@ -123,11 +138,16 @@ const TYPES: [(TensorType, u32, &str, usize, usize); 25] = {
         (TQ1_0, 34, "TQ1_0", 256, 54),
         (TQ2_0, 35, "TQ2_0", 256, 66),
         (MXFP4, 39, "MXFP4", 32, 17),
+        (NVFP4, 40, "NVFP4", 64, 36),
+        (Q1_0, 41, "Q1_0", 128, 18),
+        (F8_E4M3, NOT_IN_GGUF, "F8_E4M3", 1, 1),
+        (I8, NOT_IN_GGUF, "I8", 1, 1),
+        (E2M1, NOT_IN_GGUF, "E2M1", 2, 1),
     ]
 };
 
 /// Names of ggml's types that hold no matmul weights or that no file should have any more.
-const OTHER_TYPES: [(u32, &str); 14] = [
+const OTHER_TYPES: [(u32, &str); 12] = [
     (4, "Q4_2 (removed)"),
     (5, "Q4_3 (removed)"),
     (9, "Q8_1 (activations)"),
@@ -140,8 +160,6 @@ const OTHER_TYPES: [(u32, &str); 14] = [
     (31, "Q4_0_4_4 (removed)"),
     (32, "Q4_0_4_8 (removed)"),
     (33, "Q4_0_8_8 (removed)"),
-    (40, "NVFP4"),
-    (41, "Q1_0"),
 ];
 
 impl TensorType {
@@ -166,7 +184,8 @@ impl TensorType {
     /// assert_eq!(TensorType::from_ggml(4), None);
     /// ```
     pub fn from_ggml(number: u32) -> Option<TensorType> {
-        TYPES.iter().find(|row| row.1 == number).map(|row| row.0)
+        let known = |row: &&(TensorType, u32, &str, usize, usize)| row.1 == number;
+        TYPES.iter().find(known).filter(|row| row.1 != NOT_IN_GGUF).map(|row| row.0)
     }
 
     /// What to call type `number` in a message, readable or not.
@@ -180,23 +199,26 @@ impl TensorType {
     /// ```
     pub fn describe(number: u32) -> String {
         let known = TYPES.iter().map(|row| (row.1, row.2)).chain(OTHER_TYPES);
-        match known.into_iter().find(|row| row.0 == number) {
+        match known.into_iter().find(|row| row.0 == number && number != NOT_IN_GGUF) {
             Some((_, name)) => name.to_owned(),
             None => format!("unknown ({number})"),
         }
     }
 
-    /// Number in a GGUF file.
+    /// Number in a GGUF file; `None` for types that only other files have.
     ///
     /// ```
     /// use ork_weights::dequant::TensorType;
     ///
     /// for kind in TensorType::all() {
-    ///     assert_eq!(TensorType::from_ggml(kind.ggml()), Some(kind));
+    ///     if let Some(number) = kind.ggml() {
+    ///         assert_eq!(TensorType::from_ggml(number), Some(kind));
+    ///     }
     /// }
+    /// assert_eq!(TensorType::F8_E4M3.ggml(), None);
     /// ```
-    pub fn ggml(self) -> u32 {
-        self.row().1
+    pub fn ggml(self) -> Option<u32> {
+        Some(self.row().1).filter(|number| *number != NOT_IN_GGUF)
     }
 
     /// Name, as ggml writes it.
@@ -370,6 +392,11 @@ pub(crate) fn decode(machine: impl Machine, kind: TensorType, raw: &[u8], out: &
         TensorType::TQ1_0 => blocks::<_, _, ternary::Tq1_0>(raw, out),
         TensorType::TQ2_0 => blocks::<_, _, ternary::Tq2_0>(raw, out),
         TensorType::MXFP4 => blocks::<_, _, four_bit::Mxfp4>(raw, out),
+        TensorType::NVFP4 => blocks::<_, _, four_bit::Nvfp4>(raw, out),
+        TensorType::Q1_0 => blocks::<_, _, one_bit::Q1_0>(raw, out),
+        TensorType::F8_E4M3 => bytes::e4m3s(raw, out),
+        TensorType::I8 => bytes::i8s(raw, out),
+        TensorType::E2M1 => blocks::<_, _, four_bit::Pair>(raw, out),
     }
 }
 
@@ -393,11 +420,15 @@ mod tests {
     fn the_table_is_in_the_order_of_the_variants() {
         for (index, row) in TYPES.iter().enumerate() {
             assert_eq!(row.0 as usize, index);
-            assert_eq!(TensorType::from_ggml(row.1), Some(row.0));
-            assert_eq!(TensorType::describe(row.1), row.0.to_string());
+            if let Some(number) = row.0.ggml() {
+                assert_eq!(TensorType::from_ggml(number), Some(row.0));
+                assert_eq!(TensorType::describe(number), row.0.to_string());
+            }
         }
         assert_eq!(TensorType::describe(9), "Q8_1 (activations)");
         assert_eq!(TensorType::describe(77), "unknown (77)");
+        assert_eq!(TensorType::from_ggml(NOT_IN_GGUF), None);
+        assert_eq!(TensorType::describe(NOT_IN_GGUF), format!("unknown ({NOT_IN_GGUF})"));
     }
 
     #[test]

@@ -5,6 +5,9 @@
 //! | GGUF 2 and 3 | a file, or any one of a split model's `-00001-of-0000N.gguf` |
 //! | safetensors | a file, the `.json` index of several, or the hub's folder with them |
 //!
+//! Weights of the hub's files may be codes with their scales in a second tensor: FP8, int8, NVFP4 and
+//! MXFP4 are read, and methods that are not (GPTQ, AWQ, …) are named.
+//!
 //! [`Model::weights`] are the matrices of a model's multiplications, in the order in which a pass
 //! uses them. Its [`Role`] decides, which the name tells; a name that is not known is decided by its
 //! shape. Stacks of experts come apart as `name#index`. What is not among them is in
@@ -28,6 +31,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod config;
 mod error;
 mod file;
 pub mod gguf;
@@ -36,6 +40,7 @@ mod quantise;
 mod recognise;
 mod roles;
 mod safetensors;
+mod scaled;
 mod select;
 mod shards;
 pub mod synth;
@@ -47,13 +52,15 @@ pub use roles::Role;
 
 use crate::dequant::TensorType;
 use crate::pack::Identity;
-use crate::quantise::{Quality, Recipe, Rows, Tier};
+use crate::quantise::{Quality, Recipe, RowScales, Rows, Tier};
 pub(crate) use file::ModelFile;
 pub(crate) use identity::hash;
 
+use config::Config;
 use gguf::Gguf;
 use identity::Samples;
 use recognise::Kind;
+use scaled::Scaling;
 use select::Candidate;
 use std::io;
 use std::ops::Range;
@@ -115,6 +122,8 @@ pub struct Weight {
     pub tied: bool,
     /// Whether the file has a row for each input: then a channel is a column.
     by_input: bool,
+    /// Where the scales of its values are, if they are another tensor's.
+    scaling: Option<Scaling>,
     shard: usize,
     offset: u64,
 }
@@ -214,7 +223,8 @@ impl Model {
         let mut start = [0; START];
         let start = &mut start[..START.min(first.len() as usize)];
         first.read_at(0, start).map_err(ModelError::io("read", path))?;
-        let (files, tensors, headers, header) = match recognise::kind(path, start, first.len())? {
+        let (files, mut tensors, headers, header) = match recognise::kind(path, start, first.len())?
+        {
             Kind::Gguf => open_gguf(first, options.read)?,
             Kind::Safetensors => {
                 shards::alone(path)?;
@@ -226,6 +236,10 @@ impl Model {
         names(&files, &tensors)?;
         unique(&files, &tensors)?;
         let samples = Samples::of(headers, &tensors);
+        if header.is_none() {
+            let config = Config::beside(path);
+            scaled::pair(path, &mut tensors, &files, config.block())?;
+        }
         let count = tensors.len();
         let (weights, skipped) = select::select(tensors, options.tied_head)?;
         if weights.is_empty() {
@@ -359,9 +373,20 @@ impl Model {
         };
         let count = channels.end - channels.start;
         let start = weight.offset + weight.channel_bytes() * u64::from(channels.start);
+        let read = |scaling: Scaling| {
+            let read = scaling.read(&self.files, &channels);
+            read.map_err(|error| file.failed(format!("scales of {:?}", weight.name), start, error))
+        };
+        let values = weight.scaling.map(read).transpose()?;
+        let scales = weight.scaling.zip(values.as_deref()).map(|(scaling, values)| RowScales {
+            values,
+            columns: scaling.columns as usize,
+            outputs: scaling.outputs as usize,
+            inputs: scaling.inputs as usize,
+        });
         let work = |bytes: &[u8]| {
-            Rows::new(weight.kind, weight.k, count, bytes)
-                .and_then(|rows| work(&rows.starting_at(channels.start as usize)))
+            let rows = Rows::new(weight.kind, weight.k, count, bytes)?;
+            work(&rows.starting_at(channels.start as usize).scaled(scales))
         };
         let done = match weight.by_input {
             false => file.with(start..start + weight.channel_bytes() * u64::from(count), work),
@@ -388,6 +413,8 @@ fn open_gguf(first: ModelFile, read: Read) -> Result<Opened, ModelError> {
             shard,
             offset: tensor.offset,
             bytes: tensor.bytes,
+            scaling: None,
+            side: None,
         }));
         files.push(file);
         first_header.get_or_insert(gguf);

@@ -126,11 +126,15 @@ pub(super) fn tensors(file: &ModelFile, shard: usize) -> Result<(u64, Vec<Candid
                     Dtype::F32 => Ok(TensorType::F32),
                     Dtype::F16 => Ok(TensorType::F16),
                     Dtype::BF16 => Ok(TensorType::BF16),
+                    Dtype::F8_E4M3 => Ok(TensorType::F8_E4M3),
+                    Dtype::I8 => Ok(TensorType::I8),
                     other => Err(format!("{other:?}")),
                 },
                 shard,
                 offset: data + start as u64,
                 bytes: (end - start) as u64,
+                scaling: None,
+                side: None,
             }
         })
         .collect();

@@ -2,6 +2,7 @@
 
 use super::error::ModelError;
 use super::roles::{BEHIND, Place, Role};
+use super::scaled::Scaling;
 use super::{Skipped, Weight};
 use crate::dequant::TensorType;
 use rknpu_sys::layout::{Layout, Precision};
@@ -15,6 +16,10 @@ pub(super) struct Candidate {
     pub(super) shard: usize,
     pub(super) offset: u64,
     pub(super) bytes: u64,
+    /// Where the scales of its codes are, if they are another tensor's.
+    pub(super) scaling: Option<Scaling>,
+    /// What it serves, where it is only that: scales of another tensor.
+    pub(super) side: Option<String>,
 }
 
 impl Candidate {
@@ -73,6 +78,10 @@ pub(super) fn select(
     let model = Model::of(&tensors, tied_head);
     let (mut weights, mut skipped) = (Vec::new(), Vec::new());
     for tensor in tensors {
+        if let Some(reason) = tensor.side {
+            skipped.push(Skipped { name: tensor.name, role: Role::Other, reason });
+            continue;
+        }
         let place = Place::of(&tensor.name);
         match look(&tensor, &place, &model) {
             Err(reason) => {
@@ -169,6 +178,10 @@ fn add(weights: &mut Vec<Weight>, tensor: Candidate, taken: Taken) -> Result<(),
             kind: format!("{}, in blocks across the outputs", kind.name()),
         });
     }
+    if taken.by_input && tensor.scaling.is_some() {
+        let kind = format!("{}, with scales across the outputs", kind.name());
+        return Err(ModelError::UnsupportedType { name: tensor.name, kind });
+    }
     let each = tensor.bytes / u64::from(taken.stack.unwrap_or(1)).max(1);
     let weight = |name, of_stack: Option<u32>| Weight {
         name,
@@ -181,6 +194,7 @@ fn add(weights: &mut Vec<Weight>, tensor: Candidate, taken: Taken) -> Result<(),
         expert: of_stack.or(taken.expert),
         tied: taken.tied,
         by_input: taken.by_input,
+        scaling: tensor.scaling.map(|scaling| scaling.of_stack(of_stack.unwrap_or(0), taken.n)),
         shard: tensor.shard,
         offset: tensor.offset + each * u64::from(of_stack.unwrap_or(0)),
     };

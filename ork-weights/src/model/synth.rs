@@ -264,7 +264,7 @@ impl Shape {
             for dimension in &made.dimensions {
                 out.extend(dimension.to_le_bytes());
             }
-            out.extend(made.kind.ggml().to_le_bytes());
+            out.extend(made.kind.ggml().unwrap_or(0).to_le_bytes());
             out.extend(offset.to_le_bytes());
             offset += made.bytes().next_multiple_of(ALIGNMENT);
         }

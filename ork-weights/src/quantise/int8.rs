@@ -46,6 +46,25 @@ impl Quantiser for Int8 {
     }
 }
 
+/// Codes as a file has them.
+pub(super) struct Taken;
+
+impl Quantiser for Taken {
+    #[inline(always)]
+    fn scale(&self, _: &[f32]) -> Option<f32> {
+        Some(1.0)
+    }
+
+    #[inline(always)]
+    fn codes(&self, _: impl Machine, values: &[f32; 32], _: Step) -> [i8; 32] {
+        values.map(|code| code as i8)
+    }
+
+    fn takes_codes(&self) -> bool {
+        true
+    }
+}
+
 /// The codes by division.
 #[cold]
 #[inline(never)]

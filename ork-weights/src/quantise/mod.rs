@@ -60,7 +60,7 @@ pub use blob::{blob_bytes, blob_scales, encode};
 pub use hadamard::{block_of, rotate};
 pub use quality::Quality;
 pub use rows::Rows;
-pub(crate) use rows::length;
+pub(crate) use rows::{RowScales, length};
 pub use tier::{ParseTierError, Tier};
 pub use whole::quantise;
 
@@ -196,6 +196,11 @@ trait Quantiser: Sync {
 
     /// Codes of a run.
     fn codes(&self, machine: impl Machine, values: &[f32; 32], step: Step) -> [i8; 32];
+
+    /// Whether values are codes already, and their scales beside them.
+    fn takes_codes(&self) -> bool {
+        false
+    }
 
     /// What the NPU multiplies by the scale for this code.
     #[inline(always)]

@@ -22,6 +22,20 @@ pub struct Rows<'a> {
     raw: &'a [u8],
     row_bytes: usize,
     first: usize,
+    scales: Option<RowScales<'a>>,
+}
+
+/// Scales that stand beside a weight's codes, for blocks of its values.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RowScales<'a> {
+    /// From the block of the first channel that is read on, row by row.
+    pub(crate) values: &'a [f32],
+    /// Scales of a row of blocks.
+    pub(crate) columns: usize,
+    /// Channels of a block.
+    pub(crate) outputs: usize,
+    /// Inputs of a block.
+    pub(crate) inputs: usize,
 }
 
 impl<'a> Rows<'a> {
@@ -41,7 +55,7 @@ impl<'a> Rows<'a> {
         let row_bytes = kind.row_bytes(k.into()).and_then(|bytes| usize::try_from(bytes).ok());
         let expected = row_bytes.and_then(|bytes| bytes.checked_mul(n as usize));
         length("source", raw.len(), expected.unwrap_or(usize::MAX))?;
-        Ok(Rows { kind, k, n, raw, row_bytes: row_bytes.unwrap_or(0), first: 0 })
+        Ok(Rows { kind, k, n, raw, row_bytes: row_bytes.unwrap_or(0), first: 0, scales: None })
     }
 
     /// The same rows as channels `first..` of a larger weight: what errors name then are
@@ -63,6 +77,29 @@ impl<'a> Rows<'a> {
         Rows { first, ..self }
     }
 
+    /// The same rows, their values times these.
+    #[must_use]
+    pub(crate) fn scaled(self, scales: Option<RowScales<'a>>) -> Rows<'a> {
+        Rows { scales, ..self }
+    }
+
+    /// Whether they are int8 codes with one scale a channel, which need no quantising.
+    pub(super) fn are_codes(&self) -> bool {
+        let per_channel = |scales: RowScales<'_>| scales.inputs >= self.k as usize;
+        self.kind == TensorType::I8 && self.scales.is_some_and(per_channel)
+    }
+
+    /// Scales of row `index`; none for those past the last.
+    pub(super) fn scales(&self, index: usize) -> &[f32] {
+        let Some(scales) = self.scales.filter(|_| index < self.n as usize) else { return &[] };
+        let row = self.channel(index) / scales.outputs - self.first / scales.outputs;
+        scales
+            .values
+            .get(row * scales.columns..)
+            .and_then(|s| s.get(..scales.columns))
+            .unwrap_or(&[])
+    }
+
     /// Inputs.
     pub(crate) fn k(&self) -> u32 {
         self.k
@@ -80,6 +117,15 @@ impl<'a> Rows<'a> {
 
     /// Row `index` as floats, at least K. Behind its values, and in rows past the last, are zeros.
     pub(super) fn read(&self, index: usize, out: &mut [f32]) {
+        self.read_codes(index, out);
+        let Some(RowScales { inputs, .. }) = self.scales else { return };
+        for (block, scale) in out.chunks_mut(inputs).zip(self.scales(index)) {
+            block.iter_mut().for_each(|value| *value *= scale);
+        }
+    }
+
+    /// [`Rows::read`] without the scales beside.
+    pub(super) fn read_codes(&self, index: usize, out: &mut [f32]) {
         let values = if index < self.n as usize { self.k as usize } else { 0 };
         let (out, padding) = out.split_at_mut(values);
         padding.fill(0.0);

@@ -2,10 +2,10 @@
 
 use super::emit::{Emit, EmitHalf, Lanes, Levels, Measure, Nibbles, Row, Run};
 use super::int4::{Native, Uniform};
-use super::int8::Int8;
+use super::int8::{Int8, Taken};
 use super::nf4::Nf4;
 use super::rows::{Rows, length};
-use super::{Quality, QuantiseError, Quantiser, Recipe, Tier, rotate};
+use super::{LEAST_ABSMAX, Quality, QuantiseError, Quantiser, Recipe, Tier, rotate};
 use crate::simd::{LINE, NonTemporal, dispatch};
 use crate::tile::{TilesMut, prefers_non_temporal};
 use rayon::prelude::*;
@@ -176,6 +176,12 @@ impl Job<'_> {
         let int4 = self.layout.precision() == Precision::Int4;
         match self.recipe.tier {
             Tier::Fp16 => self.halves(out),
+            Tier::Int8 if self.rows.are_codes() => {
+                self.codes::<_, Levels, 32>(&Taken, out, scales)?;
+                // Nothing is lost.
+                self.own_scales(scales);
+                Ok(Quality::default())
+            }
             Tier::Int8 | Tier::RotatedInt8 { .. } => {
                 self.codes::<_, Levels, 32>(&Int8, out, scales)
             }
@@ -213,7 +219,10 @@ impl Job<'_> {
                     let channel = tile * width + 2 * pair;
                     let (first, second) = buffer.split_at_mut(k);
                     for (i, row) in [&mut *first, &mut *second].into_iter().enumerate() {
-                        self.rows.read(channel + i, row);
+                        match quantiser.takes_codes() {
+                            true => self.rows.read_codes(channel + i, row),
+                            false => self.rows.read(channel + i, row),
+                        }
                         if rotated {
                             rotate(row);
                         }
@@ -239,6 +248,13 @@ impl Job<'_> {
             },
         );
         total(parts.collect())
+    }
+
+    /// The scales of codes that were taken.
+    fn own_scales(&self, scales: &mut [f32]) {
+        for (index, out) in scales.iter_mut().enumerate() {
+            *out = self.rows.scales(index).first().copied().unwrap_or(LEAST_ABSMAX / 127.0);
+        }
     }
 
     fn halves(&self, out: &mut [u8]) -> Result<Quality, QuantiseError> {
