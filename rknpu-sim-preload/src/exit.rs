@@ -4,12 +4,21 @@ use std::fmt;
 use std::fs::OpenOptions;
 use std::io::Write;
 
-use rknpu_sim::config::Mode;
+use rknpu_sim::config::{Driver, Form, Mode};
 use rknpu_sim::report::Leaks;
 use rknpu_sim::{Config, Report};
 use serde::Serialize;
 
 use crate::settings::{Destination, Settings};
+
+/// Which driver was simulated: a version, where it has one.
+fn driver(config: &Config) -> String {
+    match config.driver {
+        Driver::Rknpu => config.version.to_string(),
+        Driver::Rocket(Form::Later) => "rocket".to_owned(),
+        Driver::Rocket(Form::FirstMerged) => "rocket-6.18".to_owned(),
+    }
+}
 
 /// The report as JSON has it.
 #[derive(Debug, Serialize)]
@@ -28,7 +37,7 @@ impl fmt::Display for Text<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Text(config, report, leaks, bad) = self;
         let line = "rknpu-sim:";
-        writeln!(f, "{line} driver {}, {}", config.version, mode(config))?;
+        writeln!(f, "{line} driver {}, {}", driver(config), mode(config))?;
         write!(f, "{line} calls:")?;
         for (at, (kind, calls)) in report.calls.iter().enumerate() {
             let comma = if at == 0 { "" } else { "," };
@@ -101,7 +110,7 @@ pub(crate) fn report(settings: &Settings, report: &Report) -> Option<u8> {
     let bad = !report.is_clean() || (settings.count_leaks && leaks != Leaks::default());
     let text = if settings.json {
         let document = Document {
-            driver: settings.config.version.to_string(),
+            driver: driver(&settings.config),
             mode: mode(&settings.config),
             clean: !bad,
             leaks,

@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::nodes::{self, Entry};
+use crate::nodes::Entry;
 
 /// An open directory.
 #[derive(Debug)]
@@ -39,8 +39,7 @@ pub(crate) struct Listings {
 
 impl Listings {
     /// Books a stream of the directory at `path`.
-    pub(crate) fn add(&self, stream: usize, path: &[u8], real: bool) {
-        let entries = nodes::entries(path);
+    pub(crate) fn add(&self, stream: usize, entries: Vec<Entry>, real: bool) {
         let last = Box::new(dirent(Entry { name: "", kind: libc::DT_UNKNOWN }));
         self.lock().insert(stream, Listing { entries, next: 0, real, last });
         self.count.fetch_add(1, Ordering::Release);

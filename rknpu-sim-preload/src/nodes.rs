@@ -1,10 +1,14 @@
 //! Paths that lead into the simulation.
 
+use rknpu_sim::config::Driver;
+
 use crate::text::Text;
 
 /// What stands at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
+    /// The node of the mainline driver.
+    Accel,
     /// `/dev/dri/card1`.
     Card,
     /// `/dev/dri/renderD129`.
@@ -27,11 +31,14 @@ pub(crate) struct Entry {
 
 /// Major number of DRM devices.
 const DRM_MAJOR: u32 = 226;
+/// Of accel nodes, as the mainline kernel has it.
+const ACCEL: (u32, u32) = (261, 0);
 /// Major and minor number that the heap shows.
 const HEAP: (u32, u32) = (250, 0);
 
 /// Every simulated path. The numbers are those that RK3588 boards usually show.
-const PLACES: [(&str, Place); 29] = [
+const PLACES: [(&str, Place); 30] = [
+    ("/dev/accel/accel0", Place::Accel),
     ("/dev/dri/card1", Place::Card),
     ("/dev/dri/renderD129", Place::Render),
     ("/dev/dri/by-path/platform-fdab0000.npu-card", Place::Card),
@@ -64,7 +71,8 @@ const PLACES: [(&str, Place); 29] = [
 ];
 
 /// Directories of these places.
-const DIRECTORIES: [&str; 8] = [
+const DIRECTORIES: [&str; 9] = [
+    "/dev/accel",
     "/dev/dri",
     "/dev/dri/by-path",
     "/dev/dma_heap",
@@ -75,14 +83,24 @@ const DIRECTORIES: [&str; 8] = [
     "/sys/class/devfreq/dmc",
 ];
 
+/// Whether a path is there with a driver: the card and the files under debugfs are the vendor's.
+fn is_of(name: &str, driver: Driver) -> bool {
+    let rocket = matches!(driver, Driver::Rocket(_));
+    let mainline = name.starts_with("/dev/accel");
+    let vendor = name.starts_with("/dev/dri") || name.contains("/rknpu");
+    if rocket { !vendor } else { !mainline }
+}
+
 /// What stands at `path`, if it is simulated. Relative paths never are.
-pub(crate) fn find(path: &[u8]) -> Option<Place> {
-    let ours = [&b"/dev/d"[..], b"/sys/", b"/proc/r", b"/proc/d"];
+pub(crate) fn find(path: &[u8], driver: Driver) -> Option<Place> {
+    let ours = [&b"/dev/d"[..], b"/dev/a", b"/sys/", b"/proc/r", b"/proc/d"];
     if !ours.iter().any(|prefix| path.starts_with(prefix)) {
         return None;
     }
-    let place = PLACES.iter().find(|(name, _)| name.as_bytes() == path).map(|(_, place)| *place);
-    place.or_else(|| directory(path).map(|_| Place::Directory))
+    let mut places = PLACES.iter().filter(|(name, _)| is_of(name, driver));
+    let place = places.find(|(name, _)| name.as_bytes() == path).map(|(_, place)| *place);
+    let folder = || directory(path).filter(|name| is_of(name, driver)).map(|_| Place::Directory);
+    place.or_else(folder)
 }
 
 /// The directory that `path` names, with or without a slash at its end.
@@ -92,9 +110,10 @@ fn directory(path: &[u8]) -> Option<&'static str> {
 }
 
 /// The entries of the directory at `path`, itself and the one above not among them.
-pub(crate) fn entries(path: &[u8]) -> Vec<Entry> {
+pub(crate) fn entries(path: &[u8], driver: Driver) -> Vec<Entry> {
     let Some(directory) = directory(path) else { return Vec::new() };
     let below = |name: &'static str| {
+        let name = Some(name).filter(|name| is_of(name, driver))?;
         let rest = name.strip_prefix(directory)?.strip_prefix('/')?;
         (!rest.contains('/')).then_some(rest)
     };
@@ -111,6 +130,7 @@ impl Place {
     /// Major and minor number of the device; `None` for what is none.
     pub(crate) fn device(self) -> Option<(u32, u32)> {
         match self {
+            Place::Accel => Some(ACCEL),
             Place::Card => Some((DRM_MAJOR, 1)),
             Place::Render => Some((DRM_MAJOR, 129)),
             Place::Heap => Some(HEAP),
@@ -121,7 +141,7 @@ impl Place {
     /// Type and permissions, as stat shows them.
     pub(crate) fn mode(self) -> u32 {
         match self {
-            Place::Card | Place::Render | Place::Heap => libc::S_IFCHR | 0o660,
+            Place::Accel | Place::Card | Place::Render | Place::Heap => libc::S_IFCHR | 0o660,
             Place::Text(_) => libc::S_IFREG | 0o444,
             Place::Directory => libc::S_IFDIR | 0o755,
         }

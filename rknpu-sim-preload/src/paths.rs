@@ -25,7 +25,8 @@ unsafe fn found(path: *const c_char) -> Option<(&'static Process, Place)> {
     }
     // SAFETY: a C string by the caller's promise.
     let path = unsafe { CStr::from_ptr(path) };
-    Some((process()?, nodes::find(path.to_bytes())?))
+    let process = process()?;
+    Some((process, nodes::find(path.to_bytes(), process.settings.config.driver)?))
 }
 
 /// What is to be opened at a path; `None` passes the call on, for directories as well.
@@ -278,7 +279,8 @@ pub unsafe extern "C" fn opendir(path: *const c_char) -> *mut libc::DIR {
     // SAFETY: a C string in both cases.
     let stream = unsafe { real::opendir(path) };
     if !stream.is_null() {
-        process.listings.add(stream.addr(), name.to_bytes(), real);
+        let entries = nodes::entries(name.to_bytes(), process.settings.config.driver);
+        process.listings.add(stream.addr(), entries, real);
     }
     stream
 }

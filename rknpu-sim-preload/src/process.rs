@@ -117,6 +117,7 @@ impl Process {
         }
         let cloexec = flags & libc::O_CLOEXEC != 0;
         let behind = match place {
+            Place::Accel => Behind::Device { file: self.device(Node::Accel), place },
             Place::Card => Behind::Device { file: self.device(Node::Card), place },
             Place::Render => Behind::Device { file: self.device(Node::Render), place },
             Place::Heap => Behind::Heap,

@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rknpu_sim::config::{Addresses, Alignment, Clock, Domains, Mode, OnHazard, Version};
+use rknpu_sim::config::{
+    Addresses, Alignment, Clock, Domains, Driver, Form, Mode, OnHazard, Version,
+};
 use rknpu_sim::npu::{Npu, Timing};
 use rknpu_sim::{CallKind, Config, Fault};
 use rustix::io::Errno;
@@ -13,7 +15,11 @@ use rustix::io::Errno;
 const PREFIX: &str = "RKNPU_SIM_";
 
 /// Names without the prefix, and what may be given.
-const KNOWN: [(&str, &str); 19] = [
+const KNOWN: [(&str, &str); 20] = [
+    (
+        "DRIVER",
+        "rknpu (default), rocket (as in Linux 7.3, /dev/accel/accel0) or rocket-6.18 (as first merged)",
+    ),
     ("SOC", "rk3588"),
     ("VERSION", "0.8, 0.9.5, 0.9.6, 0.9.7 or 0.9.8 (default)"),
     ("MODE", "fast (default; one view of memory) or strict (CPU cache and memory apart)"),
@@ -27,7 +33,10 @@ const KNOWN: [(&str, &str); 19] = [
     ("ADDRESSES", "unique (default; stale ones are told) or reused (as a slab does)"),
     ("CLOCK", "real (default) or virtual (waits take no time)"),
     ("TIMING", "board (default), none, or either with FIELD=NUMBER,... after it"),
-    ("FAULTS", "CALL=ERRNO or hang, each with :after=N :times=N (:core=N), separated by commas"),
+    (
+        "FAULTS",
+        "CALL=ERRNO, hang or dropped (a job, by rocket), each with :after=N :times=N (:core=N), separated by commas",
+    ),
     ("HAZARD", "report (default), errno (the call fails with EFAULT) or abort"),
     ("EXIT", "exit status, 1 to 255, of a program that met a hazard or finding; default unchanged"),
     ("LEAKS", "ignore (default) or count (what is left at exit is a reason for EXIT)"),
@@ -125,6 +134,16 @@ impl Settings {
     fn set(&mut self, name: &str, value: &str) -> Option<()> {
         let config = &mut self.config;
         match name {
+            "DRIVER" => {
+                config.driver = one_of(
+                    value,
+                    &[
+                        ("rknpu", Driver::Rknpu),
+                        ("rocket", Driver::Rocket(Form::Later)),
+                        ("rocket-6.18", Driver::Rocket(Form::FirstMerged)),
+                    ],
+                )?
+            }
             "SOC" => one_of(value, &[("rk3588", ())])?,
             "VERSION" => {
                 config.version = Version::ALL
@@ -248,6 +267,9 @@ fn fault(text: &str) -> Option<Fault> {
             _ => return None,
         }
     }
+    if what == "dropped" {
+        return Some(Fault::DroppedJob { after, times });
+    }
     if what == "hang" {
         return Some(Fault::Hang { core: on, after, times });
     }
@@ -263,6 +285,9 @@ fn fault(text: &str) -> Option<Fault> {
             ("mem_sync", CallKind::MemSync),
             ("prime_handle_to_fd", CallKind::PrimeHandleToFd),
             ("prime_fd_to_handle", CallKind::PrimeFdToHandle),
+            ("create_bo", CallKind::CreateBo),
+            ("prep_bo", CallKind::PrepBo),
+            ("fini_bo", CallKind::FiniBo),
             ("mmap", CallKind::Mmap),
         ],
     )?;

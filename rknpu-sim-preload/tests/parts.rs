@@ -14,6 +14,7 @@ mod table;
 #[path = "../src/text.rs"]
 mod text;
 
+use rknpu_sim::config::Driver;
 use std::sync::{Arc, Weak};
 
 use nodes::Place;
@@ -91,22 +92,29 @@ fn a_value_that_is_not_understood_says_what_is() {
 
 #[test]
 fn paths_lead_to_places() {
-    assert_eq!(nodes::find(b"/dev/dri/card1"), Some(Place::Card));
-    assert_eq!(nodes::find(b"/dev/dma_heap/system"), Some(Place::Heap));
+    assert_eq!(nodes::find(b"/dev/dri/card1", Driver::Rknpu), Some(Place::Card));
+    assert_eq!(nodes::find(b"/dev/dma_heap/system", Driver::Rknpu), Some(Place::Heap));
     for ordinary in ["/dev/dri/card0", "/dev/dri/card11", "dev/dri/card1", "", "/proc/self/maps"] {
-        assert_eq!(nodes::find(ordinary.as_bytes()), None, "{ordinary}");
+        assert_eq!(nodes::find(ordinary.as_bytes(), Driver::Rknpu), None, "{ordinary}");
     }
 }
 
 #[test]
 fn directories_have_their_places() {
-    let names =
-        |path: &str| nodes::entries(path.as_bytes()).iter().map(|e| e.name).collect::<Vec<_>>();
+    let names = |path: &str| {
+        nodes::entries(path.as_bytes(), Driver::Rknpu).iter().map(|e| e.name).collect::<Vec<_>>()
+    };
     assert_eq!(names("/dev/dri"), ["by-path", "card1", "renderD129"]);
     assert_eq!(names("/dev/dma_heap/"), ["system"]);
     assert_eq!(names("/dev"), Vec::<&str>::new());
-    assert_eq!(nodes::find(b"/dev/dri/"), Some(Place::Directory));
-    assert_eq!(nodes::find(b"/sys/class"), None);
+    assert_eq!(nodes::find(b"/dev/dri/", Driver::Rknpu), Some(Place::Directory));
+    assert_eq!(nodes::find(b"/sys/class", Driver::Rknpu), None);
+    // Each driver has its own.
+    let rocket = Driver::Rocket(Default::default());
+    assert_eq!(nodes::find(b"/dev/accel/accel0", rocket), Some(Place::Accel));
+    assert_eq!(nodes::find(b"/dev/accel/accel0", Driver::Rknpu), None);
+    assert_eq!(nodes::find(b"/dev/dri/card1", rocket), None);
+    assert!(nodes::entries(b"/dev/dri", rocket).is_empty());
 }
 
 #[test]

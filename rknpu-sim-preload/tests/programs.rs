@@ -37,6 +37,7 @@ static BUILT: LazyLock<Result<Built, String>> = LazyLock::new(|| {
         ("misuse", None),
         ("misuse", Some("-DUAPI_40")),
         ("process", None),
+        ("rocket", None),
     ] {
         let suffix = if layout.is_some() { "_40" } else { "" };
         let output = Command::new(&compiler)
@@ -157,6 +158,31 @@ fn every_driver_and_kernel() {
             clean(&built.succeeds(layout, "planes int8 4 64 64 1 2 /dev/dri/card1", settings));
         }
     }
+}
+
+#[test]
+fn programs_for_the_mainline_driver() {
+    let Some(built) = built("programs_for_the_mainline_driver") else { return };
+    for driver in ["rocket", "rocket-6.18"] {
+        for mode in ["fast", "strict"] {
+            let settings = [("DRIVER", driver), ("MODE", mode), ("HAZARD", "abort")];
+            let report = built.succeeds("rocket", "products /dev/accel/accel0", &settings);
+            clean(&report);
+            assert_eq!(report["report"]["jobs_done"], 6);
+        }
+        let settings = [("DRIVER", driver), ("CLOCK", "virtual")];
+        let report = built.succeeds("rocket", "waits /dev/accel/accel0", &settings);
+        let (timed_out, dropped) =
+            (&report["report"]["jobs_timed_out"], &report["report"]["jobs_dropped"]);
+        assert_eq!((timed_out, dropped), (&1.into(), &1.into()), "{report}");
+        // What the kernel would die of is told.
+        let (_, report) = built.run("rocket", "closes /dev/accel/accel0", &settings);
+        let hazard = &report["report"]["hazards"][0]["hazard"];
+        assert_eq!(hazard["outlives_file"]["objects"], 1, "{report}");
+    }
+    // Without it, the node is not there, and the vendor's driver is not where it is.
+    let (output, _) = built.run("rocket", "waits /dev/accel/accel0", &[]);
+    assert!(!output.status.success());
 }
 
 #[test]
