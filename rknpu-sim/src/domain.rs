@@ -4,6 +4,7 @@ use crate::config::{Config, Domains};
 use crate::engine::BusFault;
 use crate::hazard::Hazard;
 use crate::iova::{PAGE, Space};
+use crate::job::Core;
 use crate::kernel::{Call, Channel, MS};
 use crate::state::{SpaceMap, State};
 use rustix::io::Errno;
@@ -136,7 +137,8 @@ impl State {
             if counted && self.domains.count != 0 {
                 return None;
             }
-            let busy = self.cores.iter().any(|core| core.slot.is_some());
+            let runs = |core: &Core| core.slot.is_some() && !core.dangling;
+            let busy = self.cores.iter().any(runs);
             let attach = self.faults.attach();
             if let Err(errno) = self.domains.switch(id, attach) {
                 return Some(Err(errno));

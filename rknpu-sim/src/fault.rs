@@ -62,6 +62,18 @@ pub enum Fault {
         /// How many.
         times: u32,
     },
+    /// A core's interrupt comes with another status than its job waits for, as one left over from a job
+    /// before: the driver takes note and waits on, until the timeout.
+    ForeignInterrupt {
+        /// Core, or any.
+        core: Option<usize>,
+        /// The status. A pair of bits that the job waits for, and no other, ends it all the same.
+        status: u32,
+        /// Interrupts that still are the job's own first.
+        after: u32,
+        /// How many then are not.
+        times: u32,
+    },
     /// The reset lines fail: the next soft reset returns this errno and leaves its flag set.
     ResetLines(Errno),
     /// The next switch of domain fails to attach.
@@ -130,6 +142,28 @@ impl Faults {
             self.armed.remove(at);
         }
         true
+    }
+
+    /// The status that a core's interrupt comes with instead of its own.
+    pub(crate) fn foreign_interrupt(&mut self, on: usize) -> Option<u32> {
+        let foreign = |f: &Fault| match f {
+            Fault::ForeignInterrupt { core, .. } => core.is_none_or(|core| core == on),
+            _ => false,
+        };
+        let at = self.armed.iter().position(foreign)?;
+        let Fault::ForeignInterrupt { status, after, times, .. } = &mut self.armed[at] else {
+            return None;
+        };
+        if *after > 0 {
+            *after -= 1;
+            return None;
+        }
+        let status = *status;
+        *times = times.saturating_sub(1);
+        if *times == 0 {
+            self.armed.remove(at);
+        }
+        Some(status)
     }
 
     pub(crate) fn reset(&mut self) -> Option<Errno> {

@@ -52,6 +52,8 @@ impl Hardware {
 pub(crate) struct Core {
     /// The job that the driver thinks is running.
     pub(crate) slot: Option<usize>,
+    /// That job has been freed: said once, however often its memory becomes another job's.
+    pub(crate) dangling: bool,
     pub(crate) queue: VecDeque<usize>,
     /// A place that was used again while it was still linked: a list that links to itself, from
     /// which it cannot be taken.
@@ -200,6 +202,7 @@ impl State {
         }
         let now = self.time.now();
         self.cores[core].slot = Some(place);
+        self.cores[core].dangling = false;
         self.cores[core].load.begin(now);
         let job = self.jobs.at_mut(place);
         if job.freed {
@@ -363,8 +366,10 @@ impl State {
         job.freed = true;
         let object = job.tasks;
         self.jobs.free.push(place);
-        let linked = |core: &Core| core.slot == Some(place) || core.queue.contains(&place);
+        let held = |core: &Core| core.slot == Some(place) && !core.dangling;
+        let linked = |core: &Core| held(core) || core.queue.contains(&place);
         if let Some(core) = self.cores.iter().position(linked) {
+            self.cores[core].dangling |= self.cores[core].slot == Some(place);
             let hazard = Hazard::FreedJobLinked { core };
             self.hazard(config, hazard);
         }

@@ -371,7 +371,8 @@ impl Kernel {
             Outcome::Done { int_status, tasks_done, busy_ns } => {
                 core.hardware = Hardware::Running { tasks: tasks_done };
                 let when = began.saturating_add(busy_ns);
-                let event = Event::Interrupt { core: start.core, generation, status: int_status };
+                let status = state.faults.foreign_interrupt(start.core).unwrap_or(int_status);
+                let event = Event::Interrupt { core: start.core, generation, status };
                 state.time.at(when, event);
             }
             Outcome::Hang { task_counter } => {

@@ -4,6 +4,8 @@ mod support;
 
 use std::thread;
 
+use rknpu::sim::config::Config;
+use rknpu::sim::{Fault, Machine};
 use rknpu::{Device, Error, Layout, Matmul, MatmulLimits, OpenOptions, Precision, WeightRef};
 
 fn matmul(device: &Device) -> Matmul {
@@ -72,4 +74,46 @@ fn a_thread_that_ends_is_a_failed_job() {
     .unwrap();
     let error = multiply(&mut matmul(&device)).unwrap_err();
     assert!(matches!(error, Error::JobFailed(_)), "{error}");
+}
+
+/// The driver's record of a core names a job that is gone after an interrupt that was not the job's. No
+/// reset clears it, and the next job there would be freed under the driver: the core stays out of use, the
+/// others go on.
+#[test]
+fn a_core_with_a_foreign_interrupt_stays_out_of_use_and_the_others_go_on() {
+    let foreign = |core| Fault::ForeignInterrupt { core, status: 0xc00, after: 0, times: 1 };
+    for lost in 0..3 {
+        let machine = Machine::new(Config::default());
+        let device = Device::simulated_on(&machine).unwrap();
+        let mut one = matmul(&device);
+        let before = multiply(&mut one).unwrap();
+        assert_eq!((before.cores, before.retries), (3, 0));
+        machine.inject(foreign(Some(lost)));
+        let stats = multiply(&mut one).unwrap();
+        assert_eq!((stats.cores, stats.retries), (2, 1), "core {lost}");
+        let starts = || machine.report().cores[lost].starts;
+        let (then, hazards) = (starts(), machine.report().hazards);
+        // What the kernel did with that one job is done; nothing more happens.
+        device.reset().unwrap();
+        for _ in 0..3 {
+            let stats = multiply(&mut one).unwrap();
+            assert_eq!((stats.cores, stats.retries), (2, 0), "core {lost}");
+        }
+        assert_eq!((starts(), machine.report().hazards), (then, hazards), "core {lost}");
+        drop(one);
+        let lost = lost as u32;
+        assert!(matches!(device.core(lost), Err(Error::CoreLost { core }) if core == lost));
+        assert_eq!(device.cores().unwrap().count(), 2);
+    }
+    // All of them, one after the other.
+    let machine = Machine::new(Config::default());
+    let device = Device::simulated_on(&machine).unwrap();
+    let mut one = matmul(&device);
+    for core in 0..2 {
+        machine.inject(foreign(Some(core)));
+        assert_eq!(multiply(&mut one).unwrap().retries, 1);
+    }
+    machine.inject(foreign(Some(2)));
+    let error = multiply(&mut one).unwrap_err();
+    assert!(matches!(error, Error::CoreLost { .. }), "{error}");
 }

@@ -25,6 +25,8 @@ const COPY: u64 = 0;
 struct Taken {
     reads: Vec<(u64, Range<usize>)>,
     writes: Vec<Range<usize>>,
+    /// Threads that wait for a range: telling nobody is a system call, too.
+    waiting: usize,
 }
 
 /// The ranges of one memory, however often it is mapped.
@@ -43,11 +45,27 @@ impl Ranges {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn wait<'a>(&self, mut taken: MutexGuard<'a, Taken>) -> MutexGuard<'a, Taken> {
+        taken.waiting += 1;
+        let mut taken = self.freed.wait(taken).unwrap_or_else(PoisonError::into_inner);
+        taken.waiting -= 1;
+        taken
+    }
+
+    /// Tells those who wait that something has been given back.
+    fn told(&self, taken: MutexGuard<'_, Taken>) {
+        let waiting = taken.waiting > 0;
+        drop(taken);
+        if waiting {
+            self.freed.notify_all();
+        }
+    }
+
     /// Takes a range for reading, once nobody writes it.
     fn read(&self, owner: u64, range: &Range<usize>) {
         let mut taken = self.lock();
         while taken.writes.iter().any(|write| meet(write, range)) {
-            taken = self.freed.wait(taken).unwrap_or_else(PoisonError::into_inner);
+            taken = self.wait(taken);
         }
         taken.reads.push((owner, range.clone()));
     }
@@ -58,7 +76,7 @@ impl Ranges {
         while taken.writes.iter().any(|write| meet(write, range))
             || taken.reads.iter().any(|(_, read)| meet(read, range))
         {
-            taken = self.freed.wait(taken).unwrap_or_else(PoisonError::into_inner);
+            taken = self.wait(taken);
         }
         taken.writes.push(range.clone());
     }
@@ -70,8 +88,7 @@ impl Ranges {
         if let Some(at) = taken.reads.iter().rposition(|(of, held)| *of == COPY && held == range) {
             taken.reads.swap_remove(at);
         }
-        drop(taken);
-        self.freed.notify_all();
+        self.told(taken);
     }
 
     /// Gives back a range that was taken for writing.
@@ -80,14 +97,14 @@ impl Ranges {
         if let Some(at) = taken.writes.iter().position(|held| held == range) {
             taken.writes.swap_remove(at);
         }
-        drop(taken);
-        self.freed.notify_all();
+        self.told(taken);
     }
 
     /// Gives back everything that an owner reads.
     fn release(&self, owner: u64) {
-        self.lock().reads.retain(|(of, _)| *of != owner);
-        self.freed.notify_all();
+        let mut taken = self.lock();
+        taken.reads.retain(|(of, _)| *of != owner);
+        self.told(taken);
     }
 }
 
