@@ -130,7 +130,7 @@ fn progress_and_report_add_up() {
     }
     let json: serde_json::Value = serde_json::to_value(&report).unwrap();
     assert_eq!(json["weights"][0]["name"], "blk.0.attn_q.weight");
-    assert!(json["skipped"]["token_embd.weight"].is_string() && json["time"].is_number());
+    assert!(json["skipped"]["token_embd.weight"]["reason"].is_string() && json["time"].is_number());
 }
 
 #[test]
@@ -290,6 +290,46 @@ fn importance_comes_from_an_imatrix() {
         assert!(matches!(Imatrix::open(&path), Err(ConvertError::Imatrix { .. })));
     }
     assert!(matches!(Imatrix::open(case.path("model.gguf")), Err(ConvertError::Imatrix { .. })));
+}
+
+/// The form that llama.cpp's tools wrote before: the same importance, and damage is told.
+#[test]
+fn the_older_form_of_an_imatrix_is_read() {
+    let case = Case::new(Shape { experts: 2, ..Shape::tiny() });
+    let dense = &case.model.weights()[0];
+    let expert = case.model.weight("blk.0.ffn_up_exps.weight#1").unwrap();
+    let mut bytes = 2i32.to_le_bytes().to_vec();
+    for (tensor, calls, rows, k) in
+        [(&*dense.name, 4i32, 1, dense.k), ("blk.0.ffn_up_exps.weight", 2, 2, expert.k)]
+    {
+        bytes.extend((tensor.len() as i32).to_le_bytes());
+        bytes.extend(tensor.as_bytes());
+        bytes.extend(calls.to_le_bytes());
+        bytes.extend(((rows * k) as i32).to_le_bytes());
+        bytes.extend((0..rows * k).flat_map(|i| (i as f32).to_le_bytes()));
+    }
+    let whole = bytes.len();
+    bytes.extend(7i32.to_le_bytes()); // what follows says how it was made
+    let path = case.path("imatrix.dat");
+    fs::write(&path, &bytes).unwrap();
+    let file = Imatrix::open(&path).unwrap();
+    assert_eq!(file.importance(dense).unwrap().unwrap()[8], 2.0);
+    let second = file.importance(expert).unwrap().unwrap();
+    assert_eq!((second[0], second.len()), (expert.k as f32 / 2.0, expert.k as usize));
+    assert_eq!(file.importance(&case.model.weights()[1]).unwrap(), None);
+    let options = Options { imatrix: Some(&file), ..of(Tier::Nf4) };
+    convert(&case.model, case.path("i.orkpack"), &options, |_| {}).unwrap();
+
+    for cut in (0..whole).step_by(97) {
+        fs::write(&path, &bytes[..cut]).unwrap();
+        assert!(matches!(Imatrix::open(&path), Err(ConvertError::Imatrix { .. })), "{cut}");
+    }
+    for (at, value) in [(0, -1), (0, i32::MAX), (4, -1), (4, 0), (4, i32::MAX)] {
+        let mut bad = bytes.clone();
+        bad[at..at + 4].copy_from_slice(&i32::to_le_bytes(value));
+        fs::write(&path, &bad).unwrap();
+        assert!(matches!(Imatrix::open(&path), Err(ConvertError::Imatrix { .. })), "{value}");
+    }
 }
 
 /// A real model, when there is one.

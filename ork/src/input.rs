@@ -23,15 +23,21 @@ pub(crate) enum Input {
 impl Input {
     /// Opens a pack or a model, by what the file begins with and is called.
     pub(crate) fn open(path: &Path) -> Result<Input> {
+        Input::open_with(path, &OpenOptions::default())
+    }
+
+    /// Opens a pack, or a model in a way of its own.
+    pub(crate) fn open_with(path: &Path, options: &OpenOptions) -> Result<Input> {
+        let model = || open_model(path, options).map(|m| Input::Model(Box::new(m)));
         if path.is_dir() {
-            return open_model(path, &OpenOptions::default()).map(|m| Input::Model(Box::new(m)));
+            return model();
         }
         let mut start = [0; 4];
         let read = open_regular(path).and_then(|file| file.take(4).read(&mut start));
         read.map_err(Error::file("read", path))?;
         let extension = path.extension().and_then(|extension| extension.to_str());
         if &start == b"GGUF" || matches!(extension, Some("gguf" | "safetensors" | "json")) {
-            return open_model(path, &OpenOptions::default()).map(|m| Input::Model(Box::new(m)));
+            return model();
         }
         open_pack(path).map(|pack| Input::Pack(Box::new(pack)))
     }

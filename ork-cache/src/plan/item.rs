@@ -48,7 +48,9 @@ impl Item {
             let at = name.find(prefix)? + prefix.len();
             name[at..].split('.').next()?.parse().ok()
         });
-        let expert = name.rsplit_once('#').and_then(|(_, index)| index.parse().ok());
+        // Stacks of heads come apart in the same way.
+        let stack = name.rsplit_once('#').filter(|(tensor, _)| tensor.contains("exp"));
+        let expert = stack.and_then(|(_, index)| index.parse().ok());
         let (k, n, bytes) = (layout.k(), layout.n(), whole_pages(&layout));
         Item { name, k, n, layout, layer, expert, bytes }
     }

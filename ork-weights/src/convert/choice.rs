@@ -147,7 +147,7 @@ impl TierChoice {
     }
 
     /// The tier of a weight of `model`. What tiles as int8 only, without padding, becomes int8.
-    pub(crate) fn of(&self, model: &Model, weight: &Weight) -> Tier {
+    pub fn of(&self, model: &Model, weight: &Weight) -> Tier {
         let tier = self
             .by_name(&weight.name)
             .or(self.default)

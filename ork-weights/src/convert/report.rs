@@ -1,6 +1,6 @@
 //! What a conversion did.
 
-use crate::model::{Skipped, Weight};
+use crate::model::{Role, Skipped, Weight};
 use crate::quantise::{Quality, Tier};
 use std::time::Duration;
 
@@ -25,6 +25,9 @@ use std::time::Duration;
 pub struct WeightReport {
     /// Its name.
     pub name: Box<str>,
+    /// What it is for.
+    #[serde(serialize_with = "role")]
+    pub role: Role,
     /// Inputs.
     pub k: u32,
     /// Channels.
@@ -50,6 +53,7 @@ impl WeightReport {
         let values = f64::from(weight.k) * f64::from(weight.n);
         WeightReport {
             name: weight.name.clone(),
+            role: weight.role,
             k: weight.k,
             n: weight.n,
             source: weight.kind.name(),
@@ -92,7 +96,7 @@ pub struct Report {
     pub bytes: u64,
     /// Weights in the order of the pack.
     pub weights: Vec<WeightReport>,
-    /// Tensors that are not in the pack; as JSON, an object of names and reasons.
+    /// Tensors that are not in the pack; as JSON, an object of names, each with role and reason.
     #[serde(serialize_with = "skipped")]
     pub skipped: Vec<Skipped>,
     /// Time from the first weight to the renamed file; as JSON, in seconds.
@@ -136,8 +140,22 @@ impl Report {
     }
 }
 
+/// A tensor that is not in the pack, for scripts.
+#[derive(serde::Serialize)]
+struct LeftOut {
+    role: &'static str,
+    reason: String,
+}
+
+fn role<S: serde::Serializer>(role: &Role, out: S) -> Result<S::Ok, S::Error> {
+    out.serialize_str(role.name())
+}
+
 fn skipped<S: serde::Serializer>(skipped: &[Skipped], out: S) -> Result<S::Ok, S::Error> {
-    out.collect_map(skipped.iter().map(|tensor| (&*tensor.name, &tensor.reason)))
+    let tensor = |tensor: &Skipped| {
+        (tensor.name.clone(), LeftOut { role: tensor.role.name(), reason: tensor.reason.clone() })
+    };
+    out.collect_map(skipped.iter().map(tensor))
 }
 
 fn lossy<S: serde::Serializer>(path: &std::path::Path, to: S) -> Result<S::Ok, S::Error> {

@@ -123,13 +123,21 @@ pub enum ModelError {
     },
     /// A weight whose values cannot be read.
     #[error(
-        "tensor {name:?} has type {kind}, which cannot be read: quantise the model to another type (Q8_0, Q4_K, …)"
+        "tensor {name:?} has type {kind}, which cannot be read: quantise the model to another type (Q8_0, Q4_K, …), or leave it out with --exclude"
     )]
     UnsupportedType {
         /// The tensor.
         name: Box<str>,
         /// Its type.
         kind: String,
+    },
+    /// A pattern of tensors to take or to leave out that fits none.
+    #[error("no tensor is called {pattern:?}{nearest}")]
+    Pattern {
+        /// The pattern.
+        pattern: Box<str>,
+        /// Names that are like it.
+        nearest: String,
     },
     /// No tensor that the NPU could multiply by.
     #[error("{}: none of {tensors} tensors is a weight of a multiplication; the first one: {example}", path.display())]

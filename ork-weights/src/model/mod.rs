@@ -52,6 +52,7 @@ pub use roles::Role;
 
 use crate::dequant::TensorType;
 use crate::pack::Identity;
+use crate::pattern::nearest;
 use crate::quantise::{Quality, Recipe, RowScales, Rows, Tier};
 pub(crate) use file::ModelFile;
 pub(crate) use identity::hash;
@@ -80,12 +81,18 @@ const START: usize = 4096;
 /// assert!(!model.weights().is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
     /// How the bytes of weights are read.
     pub read: Read,
     /// Where a model has no output head of its own, take the embedding table as one.
     pub tied_head: bool,
+    /// Tensors that are weights whatever their names say: patterns, where `*` stands for any characters.
+    pub include: Vec<String>,
+    /// Tensors that are left out whatever their names say.
+    pub exclude: Vec<String>,
+    /// Open it to be listed: what cannot be read is among the skipped, and there may be no weight.
+    pub list: bool,
 }
 
 /// A matrix of K inputs and N output channels, row-major in its file: a row per channel.
@@ -241,8 +248,8 @@ impl Model {
             scaled::pair(path, &mut tensors, &files, config.block())?;
         }
         let count = tensors.len();
-        let (weights, skipped) = select::select(tensors, options.tied_head)?;
-        if weights.is_empty() {
+        let (weights, skipped) = select::select(tensors, options)?;
+        if weights.is_empty() && !options.list {
             let example = match skipped.first() {
                 Some(first) => format!("{:?}: {}", first.name, first.reason),
                 None => "there is none".into(),
@@ -260,6 +267,20 @@ impl Model {
     /// The weight of this name.
     pub fn weight(&self, name: &str) -> Option<&Weight> {
         self.weights.iter().find(|weight| &*weight.name == name)
+    }
+
+    /// Names of tensors that are most like `pattern`, for one that fits none.
+    ///
+    /// ```
+    /// # use ork_weights::model::{Model, OpenOptions};
+    /// # let file = ork_weights::doc::model()?;
+    /// let model = Model::open(file.path(), &OpenOptions::default())?;
+    /// assert_eq!(model.nearest("*fnn_down*")[0], "blk.0.ffn_down.weight");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn nearest(&self, pattern: &str) -> Vec<&str> {
+        let skipped = self.skipped.iter().map(|tensor| &*tensor.name);
+        nearest(pattern, self.weights.iter().map(|weight| &*weight.name).chain(skipped))
     }
 
     /// Tensors that were not taken.

@@ -360,7 +360,7 @@ const BLOCK: u32 = 128;
 
 /// How many of `all` values share a scale, of which there are `scales`.
 fn share(all: u32, scales: u64, known: Option<u32>) -> Option<u32> {
-    let fits = |each: &u32| *each > 0 && u64::from(all.div_ceil(*each)) == scales;
+    let fits = |each: &u32| all > 0 && *each > 0 && u64::from(all.div_ceil(*each)) == scales;
     let even = u32::try_from(scales).ok().filter(|s| *s > 0 && all.is_multiple_of(*s));
     let even = even.map(|scales| all / scales);
     [known, Some(BLOCK), even].into_iter().flatten().find(fits)

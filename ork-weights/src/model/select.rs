@@ -3,8 +3,9 @@
 use super::error::ModelError;
 use super::roles::{BEHIND, Place, Role};
 use super::scaled::Scaling;
-use super::{Skipped, Weight};
+use super::{OpenOptions, Skipped, Weight};
 use crate::dequant::TensorType;
+use crate::pattern::{any, nearest};
 use rknpu_sys::layout::{Layout, Precision};
 
 /// A tensor of any source.
@@ -73,9 +74,18 @@ impl Model {
 /// The weights in order of use, and what was not taken.
 pub(super) fn select(
     tensors: Vec<Candidate>,
-    tied_head: bool,
+    options: &OpenOptions,
 ) -> Result<(Vec<Weight>, Vec<Skipped>), ModelError> {
-    let model = Model::of(&tensors, tied_head);
+    let model = Model::of(&tensors, options.tied_head);
+    for pattern in options.include.iter().chain(&options.exclude) {
+        let names = || tensors.iter().map(|tensor| &*tensor.name);
+        if !names().any(|name| any(std::slice::from_ref(pattern), name)) {
+            let nearest = nearest(pattern, names()).join(", ");
+            let nearest =
+                if nearest.is_empty() { nearest } else { format!("; like it are {nearest}") };
+            return Err(ModelError::Pattern { pattern: pattern.as_str().into(), nearest });
+        }
+    }
     let (mut weights, mut skipped) = (Vec::new(), Vec::new());
     for tensor in tensors {
         if let Some(reason) = tensor.side {
@@ -83,12 +93,22 @@ pub(super) fn select(
             continue;
         }
         let place = Place::of(&tensor.name);
-        match look(&tensor, &place, &model) {
-            Err(reason) => {
-                let role = place.role;
-                skipped.push(Skipped { name: tensor.name, role, reason });
+        let role = place.role;
+        let looked = match any(&options.exclude, &tensor.name) {
+            true => Err("left out on request".into()),
+            false => look(&tensor, &place, &model, any(&options.include, &tensor.name)),
+        };
+        match looked {
+            Err(reason) => skipped.push(Skipped { name: tensor.name, role, reason }),
+            Ok(taken) => {
+                let name = tensor.name.clone();
+                match add(&mut weights, tensor, taken) {
+                    Err(unreadable) if options.list => {
+                        skipped.push(Skipped { name, role, reason: unreadable.to_string() });
+                    }
+                    added => added?,
+                }
             }
-            Ok(taken) => add(&mut weights, tensor, taken)?,
         }
     }
     // Sorting is stable: what the names do not tell apart stays in the file's order.
@@ -111,13 +131,21 @@ struct Taken {
 }
 
 /// The shape of a matmul weight, or why the tensor is none.
-fn look(tensor: &Candidate, place: &Place<'_>, model: &Model) -> Result<Taken, String> {
+///
+/// An `included` one is taken whatever its name says.
+fn look(
+    tensor: &Candidate,
+    place: &Place<'_>,
+    model: &Model,
+    included: bool,
+) -> Result<Taken, String> {
     let shape = tensor.shape();
     if shape.len() == 1 {
         return Err("one dimension: a norm or a bias".into());
     }
     let mut tied = false;
     match place.role {
+        _ if included => {}
         Role::Linear | Role::Expert | Role::Head => {}
         Role::Unknown => {
             if let Err(kind) = &tensor.kind {
@@ -153,7 +181,8 @@ fn look(tensor: &Candidate, place: &Place<'_>, model: &Model) -> Result<Taken, S
     let stack = match *shape {
         [_, _] => None,
         [_, _, experts] if place.role == Role::Expert => Some(narrow(experts)?),
-        _ => return Err(format!("{} dimensions, and no stack of experts", shape.len())),
+        [_, _, heads] if is_by_head(&tensor.name) => Some(narrow(heads)?),
+        _ => return Err(format!("{} dimensions, and no stack of experts or heads", shape.len())),
     };
     let by_input = model.is_by_input(&tensor.name);
     let (k, n) = match by_input {
@@ -163,9 +192,18 @@ fn look(tensor: &Candidate, place: &Place<'_>, model: &Model) -> Result<Taken, S
     // A shape is all that tells of what no name is known of.
     let layout = if place.role == Role::Unknown { Layout::new } else { Layout::padded };
     layout(k, n, Precision::Int8).map_err(|error| error.to_string())?;
-    let role = if tied { Role::Head } else { place.role };
+    let role = match place.role {
+        _ if tied => Role::Head,
+        role @ (Role::Linear | Role::Expert | Role::Head | Role::Unknown) => role,
+        _ => Role::Linear, // included
+    };
     let (layer, expert) = (place.block, place.expert);
     Ok(Taken { role, k, n, layer, expert, stack, tied, by_input })
+}
+
+/// Whether a tensor is a stack of matrices, one for each head of latent attention.
+fn is_by_head(name: &str) -> bool {
+    ["attn_k_b.weight", "attn_v_b.weight"].into_iter().any(|end| name.ends_with(end))
 }
 
 fn add(weights: &mut Vec<Weight>, tensor: Candidate, taken: Taken) -> Result<(), ModelError> {
@@ -191,7 +229,7 @@ fn add(weights: &mut Vec<Weight>, tensor: Candidate, taken: Taken) -> Result<(),
         bytes: each,
         role: taken.role,
         layer: taken.layer,
-        expert: of_stack.or(taken.expert),
+        expert: of_stack.filter(|_| taken.role == Role::Expert).or(taken.expert),
         tied: taken.tied,
         by_input: taken.by_input,
         scaling: tensor.scaling.map(|scaling| scaling.of_stack(of_stack.unwrap_or(0), taken.n)),

@@ -123,6 +123,38 @@ pub(super) fn check(
     Ok(())
 }
 
+/// Refuses files of a split model that are of different ones: another architecture, or not as many tensors
+/// together as each says.
+pub(super) fn belong_together<'a>(
+    files: impl Iterator<Item = (&'a Path, &'a Gguf)> + Clone,
+) -> Result<(), ModelError> {
+    let split = |path: &Path, reason| Err(ModelError::Split { path: path.to_owned(), reason });
+    let architecture = |header: &'a Gguf| header.text("general.architecture");
+    let first = files.clone().find_map(|(_, header)| architecture(header));
+    let tensors: u64 = files.clone().map(|(_, header)| header.tensors().len() as u64).sum();
+    for (path, header) in files {
+        if let (Some(first), Some(own)) = (first, architecture(header))
+            && first != own
+        {
+            return split(
+                path,
+                format!("it is of architecture {own:?}, the files before it of {first:?}"),
+            );
+        }
+        if let Some(count) = header.number("split.tensors.count")
+            && count != tensors
+        {
+            return split(
+                path,
+                format!(
+                    "its header speaks of {count} tensors in all files, and they hold {tensors}: files of two downloads"
+                ),
+            );
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

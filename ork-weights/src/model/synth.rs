@@ -352,7 +352,7 @@ mod tests {
         for shape in [
             Shape { embedding: 128, ..tiny },
             Shape { feed_forward: 0, ..tiny },
-            Shape { vocabulary: 33, ..tiny },
+            Shape { vocabulary: 0, ..tiny },
             Shape { layers: 0, ..tiny },
         ] {
             let error = shape.write(io::sink()).unwrap_err();

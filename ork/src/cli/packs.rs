@@ -27,6 +27,12 @@ pub struct QuantiseArgs {
     /// Importance of inputs, from an imatrix file: clips are searched to weigh errors by it.
     #[arg(long, value_name = "FILE")]
     pub imatrix: Option<PathBuf>,
+    /// Take tensors of this name as weights, whatever they are for; * stands for anything.
+    #[arg(long, value_name = "PATTERN")]
+    pub include: Vec<String>,
+    /// Leave tensors of this name out; * stands for anything.
+    #[arg(long, value_name = "PATTERN")]
+    pub exclude: Vec<String>,
     /// Also convert the output head that shares its values with the token embedding.
     #[arg(long)]
     pub tied_head: bool,

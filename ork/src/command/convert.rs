@@ -26,7 +26,8 @@ use crate::target::{check_output, check_pack_output, write_bytes};
 /// pack's place then stands there still.
 pub(super) fn run(args: &ConvertArgs, report: Report) -> Result<()> {
     let environment = Environment::read().map_err(|e| Error::Usage(e.to_string()))?;
-    let open = OpenOptions { read: args.read, tied_head: args.quantise.tied_head };
+    let QuantiseArgs { tied_head, include, exclude, .. } = args.quantise.clone();
+    let open = OpenOptions { read: args.read, tied_head, include, exclude, list: false };
     let rss = PeakRss::start();
     let model = open_model(&args.model, &open)?;
     let target = args.output.clone().unwrap_or_else(|| args.model.with_extension("orkpack"));
@@ -38,7 +39,11 @@ pub(super) fn run(args: &ConvertArgs, report: Report) -> Result<()> {
     let imatrix = args.quantise.imatrix.as_deref().map(imatrix).transpose()?;
     note_skipped(&model, report);
     for pattern in tiers.unused(&model) {
-        report.note(format!("warning: --tier-map {pattern:?} decides the tier of no weight"));
+        let nearest = model.nearest(pattern).join(", ");
+        let nearest = if nearest.is_empty() { nearest } else { format!("; like it are {nearest}") };
+        report.note(format!(
+            "warning: --tier-map {pattern:?} decides the tier of no weight{nearest}"
+        ));
     }
     let options = Options {
         tiers,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ork_weights::model::OpenOptions;
 use ork_weights::pack::{Entry, Identity, Pack, PackFile};
 use serde::Serialize;
 
@@ -82,7 +83,8 @@ impl<'a> From<&'a Entry> for WeightView<'a> {
 /// # Errors
 /// [`Error::Input`] for a file that is neither.
 pub(super) fn run(args: &InspectArgs, report: Report) -> Result<()> {
-    match Input::open(&args.file)? {
+    let list = OpenOptions { list: true, ..OpenOptions::default() };
+    match Input::open_with(&args.file, &list)? {
         Input::Pack(pack) => print_pack(&pack, report).map_err(|e| match e {
             PrintError::Pack(source) => Error::input(&args.file)(source),
             PrintError::Output(error) => error,

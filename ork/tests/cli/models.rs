@@ -47,6 +47,32 @@ fn a_report_has_every_weight_and_its_error() {
 }
 
 #[test]
+fn patterns_decide_what_is_taken() {
+    let (folder, model) = model();
+    let file = folder.path().join("report.json");
+    let args = ["convert", text(&model), "--exclude", "*attn_v*", "--include", "token_embd*"];
+    let report = json(&[&args[..], &["--report", text(&file)]].concat());
+    let names: Vec<&str> =
+        report["weights"].as_array().unwrap().iter().map(|w| w["name"].as_str().unwrap()).collect();
+    assert!(names.contains(&"token_embd.weight") && !names.iter().any(|n| n.contains("attn_v")));
+    assert_eq!(report["skipped"]["blk.0.attn_v.weight"]["role"], "linear");
+    fails(
+        &["convert", text(&model), "--exclude", "*atn_v*"],
+        3,
+        &["like it are blk.0.attn_v.weight"],
+    );
+    let slip = ork(&["convert", text(&model), "--replace", "--tier-map", "*fnn_up*=nf4"])
+        .assert()
+        .success();
+    let notes = String::from_utf8(slip.get_output().stderr.clone()).unwrap();
+    assert!(notes.contains("like it are blk.0.ffn_up.weight"), "{notes}");
+    let view = json(&["inspect", text(&model)]);
+    let first = &view["weights"][0];
+    assert_eq!((first["role"].as_str(), first["tier"].as_str()), (Some("linear"), Some("int8")));
+    assert_eq!(first["packed_bytes"], 256 * 256 + 4 * 256);
+}
+
+#[test]
 fn what_is_not_taken_is_named() {
     let (_folder, model) = model();
     let view = json(&["inspect", text(&model)]);

@@ -29,6 +29,7 @@ pub(in crate::model) fn files(
         shards::check(path, &header, index, paths.len())?;
         files.push((file, header));
     }
+    shards::belong_together(files.iter().map(|(file, header)| (&*file.path, header)))?;
     Ok(files)
 }
 
