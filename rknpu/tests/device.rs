@@ -567,3 +567,26 @@ fn work_in_one_domain_runs_side_by_side() {
     assert!(entered.load(Ordering::SeqCst));
     assert_eq!(active.domain().index(), 0);
 }
+
+/// Probes take their sizes from a command line.
+#[test]
+fn probes_refuse_sizes_that_no_domain_has_before_they_ask_for_memory() {
+    let device = Device::simulated(Config::default()).unwrap();
+    let domain = device.domain(0).unwrap();
+    for size in [0, (1 << 32) - 4095, u64::MAX - 4094, u64::MAX] {
+        let len = size as usize;
+        let errors = [
+            probe::capacity(&domain, size, false, 0).map(drop),
+            probe::fill(&domain, len).map(drop),
+            probe::stream(&domain, len, 2, |_, _| ()).map(drop),
+            probe::persist(&domain, len, |_| ()).map(drop),
+        ];
+        for (i, error) in errors.into_iter().enumerate() {
+            assert!(matches!(error, Err(Error::Size { .. })), "{size}: probe {i}: {error:?}");
+        }
+    }
+    for fill in [u64::MAX - 4094, u64::MAX] {
+        let error = probe::domains(&device, 1, fill, 1).map(drop);
+        assert!(matches!(error, Err(Error::Size { .. } | Error::DomainLeased { .. })), "{error:?}");
+    }
+}

@@ -148,7 +148,7 @@ pub fn capacity(domain: &Domain, chunk: u64, map: bool, keep: u64) -> Result<Cap
             fitted += 1;
         }
     };
-    let chunk = pages(chunk);
+    let chunk = domain.size(&Request::new(chunk))?;
     let (buffers, first) = fill(chunk)?;
     let time = begin.elapsed();
     let (mut size, mut last) = (chunk, first);

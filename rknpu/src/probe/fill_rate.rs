@@ -91,6 +91,8 @@ impl fmt::Display for FillReport {
 /// # Ok::<(), rknpu::Error>(())
 /// ```
 pub fn fill(domain: &Domain, len: usize) -> Result<FillReport> {
+    // Before as much ordinary memory is asked for.
+    domain.size(&Request::new(len as u64))?;
     let source: Vec<u8> = (0..len).map(|i| (i * 131 % 251) as u8).collect();
     let mut rates = Vec::new();
     for (mapping, caching) in [

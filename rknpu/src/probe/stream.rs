@@ -92,7 +92,8 @@ pub fn stream(
         };
         pack(done, buffer.as_mut_slice());
         let buffer = buffer.to_device().map_err(Error::from)?;
-        peak = peak.max(domain.stats().used - before);
+        // Others may free what was there before.
+        peak = peak.max(domain.stats().used.saturating_sub(before));
         addresses.insert(buffer.iova());
         drop(buffer);
         done += 1;
