@@ -232,3 +232,25 @@ fn thousands_of_freed_ranges_come_back() {
     assert_eq!(space.alloc_aligned(2 << 30, 0), Some(0x8000_0000));
     assert_eq!(space.ranges(), (1, 0));
 }
+
+#[test]
+fn no_size_address_or_cpu_is_too_large_to_be_answered() {
+    for alignment in [Alignment::PowerOfTwo, Alignment::Cap2MiB, Alignment::None] {
+        let mut space = Space::new(alignment);
+        for bytes in [0, 1, 1 << 31, 1 << 43, (1 << 44) - 1, u64::MAX - 4094, u64::MAX] {
+            for cpu in [0, 1 << 40, usize::MAX] {
+                if let Some(iova) = space.alloc_aligned(bytes, cpu) {
+                    assert!(iova < 1 << 32, "{bytes}");
+                    space.free_aligned(iova, bytes, cpu);
+                }
+                space.free_aligned(u64::MAX, bytes, cpu);
+            }
+            if let Some(iova) = space.alloc_unaligned(bytes) {
+                assert!(iova < 1 << 32, "{bytes}");
+                space.free_unaligned(iova);
+            }
+            space.free_unaligned(u64::MAX);
+        }
+        assert_eq!(space.alloc_aligned(1 << 32, 0), None);
+    }
+}

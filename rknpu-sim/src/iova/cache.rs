@@ -8,6 +8,8 @@
 pub(crate) const ORDERS: usize = 6;
 const MAGAZINE: usize = 128;
 const DEPOT: usize = 32;
+/// CPUs with magazines of their own; a number beyond them shares one.
+const CPUS: usize = 64;
 
 #[derive(Clone, Debug, Default)]
 struct Cpu {
@@ -30,7 +32,7 @@ pub(crate) struct Magazines {
 
 /// The order of a size in pages, when ranges of that size are kept.
 pub(crate) fn order_of(pages: u32) -> Option<usize> {
-    let order = pages.max(1).next_power_of_two().trailing_zeros() as usize;
+    let order = pages.checked_next_power_of_two()?.trailing_zeros() as usize;
     (order < ORDERS).then_some(order)
 }
 
@@ -39,7 +41,7 @@ impl Magazines {
     pub(crate) fn take(&mut self, order: usize, cpu: usize) -> Option<u32> {
         let order = &mut self.orders[order];
         let Order { cpus, depot } = order;
-        let cpu = cpus.get_mut(cpu)?;
+        let cpu = cpus.get_mut(cpu % CPUS)?;
         if cpu.loaded.is_empty() {
             if !cpu.spare.is_empty() {
                 std::mem::swap(&mut cpu.loaded, &mut cpu.spare);
@@ -53,7 +55,7 @@ impl Magazines {
     /// Keeps a range. What no longer fits comes back, to be freed for good.
     #[must_use]
     pub(crate) fn put(&mut self, order: usize, cpu: usize, page: u32) -> Vec<u32> {
-        let order = &mut self.orders[order];
+        let (order, cpu) = (&mut self.orders[order], cpu % CPUS);
         if order.cpus.len() <= cpu {
             order.cpus.resize_with(cpu + 1, Cpu::default);
         }
