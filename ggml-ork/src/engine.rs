@@ -254,6 +254,8 @@ impl Engine {
             self.say.line(Level::Info, &note.to_string());
         }
         for ((model, place), layers) in live.iter().zip(&mut places).zip(opened) {
+            **place = Some(layers);
+            let Some(layers) = place.as_ref().filter(|_| !model.files.is_empty()) else { continue };
             let streamed = &layers.placed().streamed;
             let parts = layers.placed().parts.iter();
             let bytes = parts.filter(|part| streamed.contains(&part.weight));
@@ -267,7 +269,6 @@ impl Engine {
                     bytes >> 20
                 ),
             );
-            **place = Some(layers);
         }
         Ok(())
     }

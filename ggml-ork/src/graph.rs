@@ -68,7 +68,7 @@ pub(crate) fn takes(
         return Err(Left::Shape);
     }
     if take_all {
-        return Ok(());
+        return any_matrices(&weight).map(drop).ok_or(Left::Shape);
     }
     if !by_expert && matrices != 1 {
         return Err(Left::Shape);
@@ -134,6 +134,8 @@ pub(crate) fn compute<'a>(
             Owner::Held(held) => held.find(&weight)?,
             Owner::Nobody | Owner::Other => None,
         };
+        // Only a choice of experts says which matrix of a stack a row goes to.
+        let found = found.filter(|(_, matrix)| ids.is_some() || matrix.count == 1);
         let weights = match found {
             Some((model, matrix)) => Weights::Of(model, matrix),
             None => {
@@ -362,8 +364,10 @@ impl Chosen {
 /// Type and K of matrices of any kind that can be copied.
 fn any_matrices(tensor: &View<'_>) -> Option<(TensorType, u32)> {
     let kind = TensorType::from_ggml(u32::try_from(tensor.kind()).ok()?)?;
-    let k = u32::try_from(tensor.shape()?[0]).ok()?;
-    let readable = tensor.strides()[0] == kind.block_bytes();
+    let [k, n, ..] = tensor.shape()?;
+    let k = u32::try_from(k).ok()?;
+    // The error of one sum alone, beside that sum, says nothing: it may be near zero.
+    let readable = n > 1 && tensor.strides()[0] == kind.block_bytes();
     (readable && kind.row_bytes(k.into()).is_some()).then_some((kind, k))
 }
 

@@ -309,6 +309,44 @@ fn what_is_not_ours_is_left() {
 }
 
 #[test]
+fn any_product_is_taken_for_tests_of_ggmls() {
+    let host = Host::new(Kind::V2, &[("ORK_TAKE_ALL", "1")]).unwrap();
+    // Three matrices of 33 × 40, each for two of six batches of one row.
+    let (k, n, stack, batches) = (40usize, 33usize, 3usize, 6usize);
+    let values = noise(k * n * stack, 5);
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let buffer = host.alloc(bytes.len());
+    let mut weight = tensor(F32, [k as i64, n as i64, stack as i64, 1], 4, k * 4, buffer.base());
+    weight.buffer = buffer.0.as_ptr();
+    buffer.set(&mut weight, &bytes);
+    let mut input = noise(k * batches, 9);
+    let mut rows = numbers([k as i64, 1, batches as i64, 1], &mut input);
+    let ne = [n as i64, 1, batches as i64, 1];
+    let mut out = vec![f32::NAN; n * batches];
+    let mut node = product(MUL_MAT, &mut [&mut weight, &mut rows], ne, &mut out);
+    assert!(host.supports(&node));
+    assert_eq!(host.compute(vec![&mut node]), 0, "{:?}", log());
+    let input = noise(k * batches, 9);
+    let wanted: Vec<f32> = (0..batches)
+        .flat_map(|batch| (0..n).map(move |channel| (batch, channel)))
+        .map(|(batch, channel)| {
+            let channel = &values[(batch / 2 * n + channel) * k..][..k];
+            input[batch * k..][..k].iter().zip(channel).map(|(a, b)| a * b).sum()
+        })
+        .collect();
+    assert_close(&out, &wanted);
+
+    // Without the switch neither the question nor the graph is taken.
+    let host = Host::new(Kind::V2, &[("ORK_MIN_ROWS", "1")]).unwrap();
+    let buffer = host.alloc(bytes.len()).usage(1);
+    (weight.buffer, weight.data) = (buffer.0.as_ptr(), buffer.base().cast());
+    buffer.set(&mut weight, &bytes);
+    let mut node = product(MUL_MAT, &mut [&mut weight, &mut rows], ne, &mut out);
+    assert!(!host.supports(&node));
+    assert_eq!(host.compute(vec![&mut node]), -1);
+}
+
+#[test]
 fn other_hosts_are_refused_with_what_is_known() {
     let refused = |kind| Host::new(kind, &[]).err().expect("a refusal");
     let error = refused(Kind::V4);

@@ -1,0 +1,151 @@
+#!/usr/bin/env bash
+# Judges the library with an unmodified llama.cpp, on the simulator.
+#
+#   bash ggml-ork/judge.sh LIBRARY
+#
+# llama.cpp comes from npm (node-llama-cpp carries its whole tree, with tests) and is built once, into
+# ORK_LLAMA_DIR (~/.cache/ork-llama). Needs npm, git, a C++ compiler, cmake and ninja (else pip's), and the
+# models that ORK_TEST_SMOLLM2 and ORK_TEST_GEMMA name. Exit code 77: something of these is missing.
+set -euo pipefail
+library=$(realpath "$1")
+version=3.22.1
+dir=${ORK_LLAMA_DIR:-$HOME/.cache/ork-llama}/$version
+work=$(mktemp -d)
+server=
+trap '[ -z "$server" ] || kill "$server" 2>/dev/null; rm -rf "$work"' EXIT
+tools=(test-backend-ops llama-completion llama-bench llama-server llama-perplexity llama-quantize)
+
+lacking() { echo "left out: $1"; exit 77; }
+for model in "${ORK_TEST_SMOLLM2:-}" "${ORK_TEST_GEMMA:-}"; do
+    [ -f "$model" ] || lacking "no model: ORK_TEST_SMOLLM2 and ORK_TEST_GEMMA name GGUF files"
+done
+
+build() {
+    local tool
+    for tool in npm git g++; do command -v $tool >/dev/null || lacking "no $tool"; done
+    mkdir -p "$dir/npm"
+    if ! command -v cmake >/dev/null || ! command -v ninja >/dev/null; then
+        pip install --quiet --target "$dir/pip" cmake ninja || lacking "no cmake"
+        export PATH=$dir/pip/bin:$PATH PYTHONPATH=$dir/pip
+    fi
+    if [ ! -d "$dir/src" ]; then
+        (cd "$dir/npm" && npm pack --silent "node-llama-cpp@$version" >/dev/null) || lacking "npm does not answer"
+        tar -xzf "$dir/npm/node-llama-cpp-$version.tgz" -C "$dir/npm"
+        git clone --quiet "$dir/npm/package/llama/gitRelease.bundle" "$dir/src"
+    fi
+    local cpu=()
+    # A backend that is loaded must not be built for this CPU alone, so what every machine of CI has.
+    [ "$(uname -m)" != x86_64 ] || cpu=(-DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON)
+    cmake -G Ninja -S "$dir/src" -B "$dir/build" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON \
+        -DGGML_BACKEND_DL=ON -DGGML_NATIVE=OFF "${cpu[@]}" -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF \
+        -DLLAMA_BUILD_TESTS=ON -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_UI=OFF >"$dir/cmake.log"
+    ninja -C "$dir/build" "${tools[@]}" >"$dir/ninja.log" || { tail -n 20 "$dir/ninja.log"; exit 1; }
+}
+
+for tool in "${tools[@]}"; do
+    [ -x "$dir/build/bin/$tool" ] || { build; break; }
+done
+bin=$dir/build/bin
+export GGML_BACKEND_PATH=$library LD_LIBRARY_PATH=$bin ORK_DEVICE=sim ORK_LOG=1
+
+part() { printf -- '--- %s (%d s)\n' "$1" $SECONDS; }
+fail() { echo "FAILED: $1"; exit 1; }
+
+part "the library is loaded"
+"$bin/llama-completion" --list-devices 2>/dev/null | grep 'ORK: RK3588 NPU' || fail "not loaded"
+
+# Mixtures of 128 experts are minutes of simulated work each, for the arithmetic of those of 4 and 8.
+for op in MUL_MAT: "MUL_MAT_ID:n_mats=[48],"; do
+    part "test-backend-ops ${op%%:*}"
+    filter=(); [ -z "${op#*:}" ] || filter=(-p "${op#*:}")
+    ORK_TAKE_ALL=1 ORK_LOG=0 "$bin/test-backend-ops" test -b ORK -o "${op%%:*}" "${filter[@]}" \
+        >"$work/ops" 2>&1 || { grep -a -A 9 'Failing tests' "$work/ops"; fail "$op"; }
+    grep -a 'tests passed' "$work/ops"
+    echo "not taken: $(grep -a -c 'not supported' "$work/ops" || true)"
+done
+
+# text MODEL PROMPT [VARIABLE=VALUE…]: what is written, and on $work/log what was said.
+text() {
+    local model=$1 prompt=$2
+    shift 2
+    env "$@" "$bin/llama-completion" -m "$model" -p "$prompt" -n 20 --temp 0 -no-cnv -t 2 \
+        </dev/null 2>"$work/log"
+}
+
+prompts=(
+    "The capital of France is Paris. The capital of Germany is Berlin. The capital of Italy is Rome. The capital of Spain is Madrid. The capital of Portugal is"
+    "Once upon a time there was a small dog who lived in a red house near the river with an old man and his cat. Every morning the dog went to the market to buy bread. One day"
+    "To make a good cup of tea, first boil fresh water in a kettle. Then warm the pot, put in one spoon of leaves for each person and one for the pot, pour the water on, and"
+)
+for model in "$ORK_TEST_SMOLLM2" "$ORK_TEST_GEMMA"; do
+    part "the same text in every way: $(basename "$model")"
+    pack=$work/$(basename "$model").orkpack
+    for prompt in "${prompts[@]}"; do
+        text "$model" "$prompt" >"$work/wanted"
+        grep -q 'ork: .* products of' "$work/log" || fail "nothing was computed by the library"
+        text "$model" "$prompt" GGML_BACKEND_PATH= >"$work/cpu"
+        cmp -s "$work/wanted" "$work/cpu" && echo "as the CPU's" || echo "otherwise than the CPU's"
+        for way in ORK_WCACHE_BUDGET_MB=60 ORK_WCACHE_BUDGET_MB=40 ORK_PERSIST="$pack" ORK_PERSIST="$pack"; do
+            text "$model" "$prompt" "$way" >"$work/text" || fail "$way"
+            cmp "$work/text" "$work/wanted" || fail "$way changes the text"
+            case $way in *BUDGET*) grep -q 'MiB are streamed' "$work/log" || fail "$way: nothing was streamed" ;; esac
+        done
+        grep -q 'weights are those of' "$work/log" || fail "the pack was not loaded"
+    done
+    # Killed while it packs, then run again.
+    rm -f "$pack"
+    ORK_PERSIST=$pack timeout -s KILL 1 "$bin/llama-completion" -m "$model" -p "${prompts[0]}" -n 1 -no-cnv \
+        </dev/null >/dev/null 2>&1 || true
+    text "$model" "${prompts[2]}" ORK_PERSIST="$pack" >"$work/text"
+    cmp "$work/text" "$work/wanted" || fail "a kill changes the text"
+    # Weights that no file is behind.
+    env "$bin/llama-completion" -m "$model" -p "${prompts[2]}" -n 20 --temp 0 -no-cnv -t 2 --load-mode none \
+        </dev/null 2>"$work/log" >"$work/text" || fail "--load-mode none"
+    cmp "$work/text" "$work/wanted" || fail "--load-mode none changes the text"
+    printf '%s\n' damaged >"$work/bad.orkpack"
+    text "$model" "${prompts[2]}" ORK_PERSIST="$work/bad.orkpack" >"$work/text"
+    grep -q 'left to the CPU' "$work/log" || fail "a damaged pack is not said"
+done
+
+part "llama-bench"
+"$bin/llama-bench" -m "$ORK_TEST_SMOLLM2" -p 64 -n 4 -r 1 -t 2 2>"$work/log" | grep -a -E 'pp64|tg4' || fail "llama-bench"
+grep -q 'ork: .* products of' "$work/log" || fail "llama-bench computed nothing by the library"
+
+part "llama-server: four requests at once, one of them cancelled"
+port=$((20000 + $$ % 20000))
+"$bin/llama-server" -m "$ORK_TEST_SMOLLM2" --port $port -np 4 -t 2 -c 2048 >"$work/server" 2>&1 &
+server=$!
+for _ in $(seq 60); do curl -sf "http://127.0.0.1:$port/health" >/dev/null && break; sleep 1; done
+ask() {
+    curl -s "$@" "http://127.0.0.1:$port/v1/completions" -H 'Content-Type: application/json' \
+        -d "{\"prompt\": \"${prompts[0]}\", \"max_tokens\": 8, \"temperature\": 0}"
+}
+waiting=()
+for i in 1 2 3; do ask >"$work/answer$i" & waiting+=($!); done
+ask --max-time 0.5 >/dev/null || true
+wait "${waiting[@]}"
+for i in 1 2 3; do grep -q Lisbon "$work/answer$i" || { cat "$work/answer$i"; fail "request $i"; }; done
+ask | grep -q Lisbon || fail "after the cancelled one"
+kill "$server"; wait "$server" || true; server=
+grep -a 'ork: .* products of' "$work/server" | tail -n 1
+
+part "divergence from f32 (mean KL <= 0.006, same first token >= 95.5 %)"
+for model in "$ORK_TEST_SMOLLM2" "$ORK_TEST_GEMMA"; do
+    base=$dir/$(basename "$model").kld
+    run() { "$bin/llama-perplexity" -m "$1" -f "$(dirname "$0")/../DESIGN.md" -c 512 --chunks 4 -t 2 "${@:2}" 2>&1; }
+    # A base is of this text: another text, another base.
+    base=$base.$(sha256sum <"$(dirname "$0")/../DESIGN.md" | cut -c 1-16)
+    if [ ! -f "$base" ]; then
+        "$bin/llama-quantize" --allow-requantize "$model" "$work/f32.gguf" f32 >/dev/null 2>&1
+        GGML_BACKEND_PATH='' run "$work/f32.gguf" --kl-divergence-base "$base" >/dev/null || fail "f32"
+    fi
+    for bits in 16 8; do
+        ORK_ACTIVATIONS=$bits run "$model" --kl-divergence --kl-divergence-base "$base" >"$work/kl"
+        kl=$(sed -n 's/^Mean *KLD: *\([-0-9.]*\).*/\1/p' "$work/kl")
+        same=$(sed -n 's/^Same top p: *\([0-9.]*\).*/\1/p' "$work/kl")
+        echo "$(basename "$model"), $bits bits: KL $kl, first token $same %"
+        [ $bits = 8 ] || awk -v kl="$kl" -v same="$same" 'BEGIN { exit !(kl != "" && kl <= 0.006 && same >= 95.5) }' ||
+            fail "not near enough"
+    done
+done
+part "done"
