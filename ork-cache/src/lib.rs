@@ -113,7 +113,7 @@ pub mod timeline;
 pub use cache::{Cache, Pinned, Visit};
 pub use error::{Cause, Error, Result};
 pub use ids::{ClassId, DomainId, WeightId};
-pub use open::{Note, Opened, Setup, open, scratch_bytes};
+pub use open::{Access, Note, Opened, ParseAccessError, Reading, Setup, open, scratch_bytes};
 pub use plan::{Part, Placed};
 pub use prefetch::Prefetcher;
 pub use residency::Limits;

@@ -57,6 +57,7 @@
 pub mod _orkpack {}
 pub mod convert;
 pub mod dequant;
+mod direct;
 #[doc(hidden)]
 pub mod doc;
 mod last_cache;

@@ -187,13 +187,19 @@ impl Backend for Npu {
         purpose: Purpose,
     ) -> std::result::Result<(), Cause> {
         let Source { store, part, .. } = self.source(weight)?;
-        let Part { item, column, layout, .. } = part;
+        let Part { item, column, layout, home, .. } = part;
         let since = self.recorder.as_ref().map_or(Duration::ZERO, |recorder| recorder.now());
         memory.layout = None;
         let out = memory.buffer.as_mut_slice();
         let loaded = store.load_for(purpose, item, column, &layout, out);
         self.record_load(&store, item, purpose, since);
         loaded.map_err(cause)?;
+        // What never leaves is not kept in the page cache a second time. Of a weight in parts, others
+        // may still be read.
+        let whole = store.items().get(item).is_some_and(|all| all.layout == layout);
+        if home == Home::Fixed && whole {
+            store.stays_loaded(item);
+        }
         memory.layout = Some(layout);
         Ok(())
     }

@@ -1,11 +1,13 @@
 //! Models put on a device: placed within a budget, attached to a cache.
 
+mod access;
 mod placement;
 
 use std::sync::Arc;
 
 use rknpu::{Device, MatmulLimits, Precision};
 
+pub use access::{Access, ParseAccessError, Reading};
 pub use placement::{Note, Setup, scratch_bytes};
 
 use placement::{Placement, Rule};
@@ -33,6 +35,8 @@ pub struct Opened {
     /// Bytes of device memory that weights, slots and scratch can take in all, never more than the
     /// budget.
     pub bytes: u64,
+    /// How packs are read.
+    pub reading: Reading,
     /// What is not as asked for, to be shown to the user.
     pub notes: Vec<Note>,
 }
@@ -84,7 +88,8 @@ pub fn open(device: &Device, stores: &[Arc<Store>], setup: &Setup) -> Result<Ope
     };
     let scratch = scratch.saturating_mul(cache.domains().len() as u64);
     let bytes = cache.limits().total.saturating_add(scratch);
-    Ok(Opened { cache, models, rows, bytes, notes })
+    let reading = access::choose(setup.access, stores, bytes);
+    Ok(Opened { cache, models, rows, bytes, reading, notes })
 }
 
 /// Attaches whole weights that any of them may have to leave for, and describes them as a plan does.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rknpu::Device;
 use rknpu::capabilities::Domains;
 
+use super::access::Access;
 use crate::environment::PolicyKind;
 use crate::plan::{Board, Item, Plan, PlanError, fit};
 use crate::store::Store;
@@ -27,6 +28,8 @@ pub struct Setup {
     /// `policy`, LFU by default, which experts leave their slots; otherwise every pass is taken to
     /// use every expert, in order.
     pub routed: bool,
+    /// How packs are read.
+    pub access: Access,
     /// Where loads and memory are recorded.
     pub recorder: Option<Arc<Recorder>>,
 }
@@ -41,6 +44,7 @@ impl Setup {
             domain_bytes: domain_bytes - headroom,
             policy: None,
             routed: false,
+            access: Access::Auto,
             recorder: None,
         }
     }

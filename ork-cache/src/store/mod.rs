@@ -8,7 +8,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ork_weights::model::{Model, ModelError};
-use ork_weights::pack::{Dtype, Entry, Pack, PackError, PackFile, PackWriter, Source, Summary};
+use ork_weights::pack::{
+    DirectReads, Dtype, Entry, Pack, PackError, PackFile, PackWriter, Source, Summary,
+};
 use ork_weights::quantise::{QuantiseError, Tier};
 use rknpu_sys::layout::Layout;
 use rustix::fs::{Advice, fadvise};
@@ -254,6 +256,33 @@ impl Store {
         self.items.iter().map(Item::bytes).sum()
     }
 
+    /// Bytes of the weights that are read from a pack.
+    pub(crate) fn packed_bytes(&self) -> u64 {
+        if self.pack().is_some() { self.bytes() } else { 0 }
+    }
+
+    /// Has weights of its pack read past the page cache, see [`PackFile::read_directly`].
+    ///
+    /// # Errors
+    /// Those of that; weights are then read as before.
+    pub fn read_directly(&self) -> std::io::Result<()> {
+        self.pack().map_or(Ok(()), |pack| pack.source().read_directly())
+    }
+
+    /// What was read past the page cache; `None` where nothing is to be.
+    pub fn direct_reads(&self) -> Option<DirectReads> {
+        self.pack().and_then(|pack| pack.source().direct_reads())
+    }
+
+    /// The pack that weights are read from.
+    fn pack(&self) -> Option<&Pack<PackFile>> {
+        match &self.from {
+            From::Pack(pack) => Some(pack),
+            From::Model(model) => model.made.get(),
+            From::Blocks(_) => None,
+        }
+    }
+
     /// Weights given out so far.
     pub fn given(&self) -> Given {
         let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
@@ -333,7 +362,8 @@ impl Store {
                     pack.source().check()?;
                     let start = entry.blob_range().start;
                     copy_columns(whole, column, layout, out, |at, to| {
-                        pack.source().read_at(start + at, to)
+                        let past = pack.source().read_past_cache(start + at, to);
+                        past.unwrap_or_else(|| pack.source().read_at(start + at, to))
                     })?;
                 } else {
                     // Compact forms are inflated as a whole.
@@ -389,9 +419,24 @@ impl Store {
 
     /// Tells the system that a weight will be read soon.
     pub(crate) fn will_need(&self, item: usize) {
+        self.advise(item, Advice::WillNeed);
+    }
+
+    /// Tells the system that a weight will not be read again.
+    pub(crate) fn stays_loaded(&self, item: usize) {
+        self.advise(item, Advice::DontNeed);
+    }
+
+    /// Advice about a weight's pages of the pack, if it is read through them. It is only that: a file
+    /// system that does not take it loses speed, nothing else.
+    fn advise(&self, item: usize, advice: Advice) {
         let Ok(expected) = self.expected(item) else { return };
-        if let Ok((pack, entry)) = self.in_pack(expected) {
-            advise(pack, entry, Advice::WillNeed);
+        if let Ok((pack, entry)) = self.in_pack(expected)
+            && pack.source().direct_reads().is_none()
+        {
+            let range = entry.blob_range();
+            let len = std::num::NonZeroU64::new(range.end - range.start);
+            let _ = fadvise(pack.source().file(), range.start, len, advice);
         }
     }
 
@@ -438,12 +483,7 @@ impl Store {
     /// The pack's entry, if it is what it should be.
     fn in_pack(&self, expected: Expected<'_>) -> Result<(&Pack<PackFile>, &Entry), StoreError> {
         let Expected { item, form } = expected;
-        let pack = match &self.from {
-            From::Pack(pack) => Some(&**pack),
-            From::Model(model) => model.made.get(),
-            From::Blocks(_) => None,
-        };
-        match pack.and_then(|p| Some((p, p.get(&item.name)?))) {
+        match self.pack().and_then(|p| Some((p, p.get(&item.name)?))) {
             Some((pack, e)) if expected.is(e) => Ok((pack, e)),
             other => {
                 let found = other.map_or(String::new(), |(_, e)| {
@@ -498,14 +538,6 @@ fn cut(
         to.copy_from_slice(&all[at as usize..at as usize + to.len()]);
         Ok(())
     })
-}
-
-/// Advice about a weight's bytes in the pack. It is only that: a file system that does not take it
-/// loses speed, nothing else.
-fn advise(pack: &Pack<PackFile>, entry: &Entry, advice: Advice) {
-    let range = entry.blob_range();
-    let len = std::num::NonZeroU64::new(range.end - range.start);
-    let _ = fadvise(pack.source().file(), range.start, len, advice);
 }
 
 impl Form {

@@ -103,7 +103,8 @@ impl<S: Source> Pack<S> {
         self.source.check()?;
         self.check_stamp(entry)?;
         if entry.dtype.is_plain() {
-            return read(entry.blob_range().start, out);
+            let start = entry.blob_range().start;
+            return self.source.read_past_cache(start, out).unwrap_or_else(|| read(start, out));
         }
         match self.codebook(entry)? {
             Some(codebook) => {

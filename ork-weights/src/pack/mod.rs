@@ -41,6 +41,7 @@ mod upgrade;
 mod verify;
 mod writer;
 
+pub use crate::direct::DirectReads;
 pub use dtype::Dtype;
 pub use entry::Entry;
 pub use error::{PackError, Part, Result};

@@ -55,6 +55,13 @@ pub trait Source {
     /// [`PackError::Io`] when the range is not there or cannot be read.
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()>;
 
+    /// As [`Source::read_at`], for a source that reads many bytes past the system's cache and several
+    /// pieces of them at once; `None` for one that does not.
+    fn read_past_cache(&self, offset: u64, out: &mut [u8]) -> Option<Result<()>> {
+        let _ = (offset, out);
+        None
+    }
+
     /// Whether this is still what was opened.
     ///
     /// # Errors

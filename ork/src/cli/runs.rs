@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use ork_cache::Access;
 
 use super::DeviceArgs;
 use crate::size::Size;
@@ -83,6 +84,10 @@ pub struct BenchArgs {
     /// Load each weight when it is needed instead of ahead of it.
     #[arg(long)]
     pub no_prefetch: bool,
+    /// Read a pack through the page cache, or past it: the disk writes into device memory. By default
+    /// past it when the pack does not fit into available memory beside the budget.
+    #[arg(long, value_name = "auto|buffered|direct", default_value_t)]
+    pub access: Access,
     /// Send each row to N experts of every layer, as made-up routers decide, and load no others;
     /// without it every pass uses all experts.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use ork_cache::environment::Environment;
 use ork_cache::timeline::Recorder;
-use ork_cache::{Setup, Store};
+use ork_cache::{Reading, Setup, Store};
 use ork_weights::model::Model;
-use ork_weights::pack::{Pack, PackFile, PackWriter, WriterOptions, verify};
+use ork_weights::pack::{DirectReads, Pack, PackFile, PackWriter, WriterOptions, verify};
 use serde::Serialize;
 
 use crate::cli::BenchArgs;
@@ -39,6 +39,18 @@ struct View {
     digest: String,
     results_verified: u64,
     recovered_jobs: u64,
+    reading: Reading,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    direct: Option<DirectView>,
+}
+
+/// What was read past the page cache, in bytes.
+#[derive(Serialize)]
+struct DirectView {
+    direct_bytes: u64,
+    buffered_bytes: u64,
+    /// Why the kernel refused a direct read.
+    refused: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -51,6 +63,16 @@ struct PassView {
     bytes_loaded: u64,
     waited_seconds: f64,
     compute_seconds: f64,
+}
+
+impl DirectView {
+    fn new(reads: DirectReads) -> DirectView {
+        DirectView {
+            direct_bytes: reads.direct,
+            buffered_bytes: reads.buffered,
+            refused: reads.refusal().map(|error| error.to_string()),
+        }
+    }
 }
 
 /// Runs the command.
@@ -69,6 +91,7 @@ pub(super) fn run(args: &BenchArgs, report: Report) -> Result<()> {
     let setup = Setup {
         rows: args.rows,
         policy: environment.policy,
+        access: args.access,
         recorder: recorder.clone(),
         ..Setup::new(budget)
     };
@@ -120,6 +143,8 @@ pub(super) fn run(args: &BenchArgs, report: Report) -> Result<()> {
         digest: format!("{:016x}", session.digest(0)),
         results_verified: session.totals(0).verified,
         recovered_jobs: device.health().recovered,
+        reading: session.reading().clone(),
+        direct: source.direct_reads().map(DirectView::new),
     };
     let residency = if args.html.is_some() { session.residency() } else { Vec::new() };
     drop(session);
@@ -230,5 +255,16 @@ fn text(view: &View) -> String {
     );
     text.push_str(&format!("{} results compared: they are the CPU's\n", view.results_verified));
     text.push_str(&recovered(view.recovered_jobs));
+    if view.reading.packs > 0 {
+        text.push_str(&format!("{}\n", view.reading));
+    }
+    if let Some(DirectView { direct_bytes, buffered_bytes, refused }) = &view.direct {
+        let (direct, buffered) = (Size(*direct_bytes), Size(*buffered_bytes));
+        text.push_str(&format!("{direct} came from the disk, {buffered} through the page cache"));
+        if let Some(refused) = refused {
+            text.push_str(&format!("; direct reads are refused here: {refused}"));
+        }
+        text.push('\n');
+    }
     text
 }

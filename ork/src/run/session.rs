@@ -7,7 +7,7 @@ use ork_cache::Prefetcher;
 use ork_cache::Stats;
 use ork_cache::timeline::{DEMAND, PREFETCH, Recorder};
 use ork_cache::{Cache, DomainId, WeightId};
-use ork_cache::{Note, Opened, Setup, Store};
+use ork_cache::{Note, Opened, Reading, Setup, Store};
 use rknpu::{Device, Matmul, Precision};
 
 pub use super::model::Totals;
@@ -86,6 +86,7 @@ pub struct Session {
     /// What the prefetcher will follow, once no pack is being made.
     ahead: Vec<WeightId>,
     bytes: u64,
+    reading: Reading,
     notes: Vec<Note>,
 }
 
@@ -122,7 +123,7 @@ impl Session {
                     .transpose()?,
             });
         }
-        let Opened { cache, models: placed, bytes, notes, .. } = opened;
+        let Opened { cache, models: placed, bytes, reading, notes, .. } = opened;
         let times = Arc::new(CoreTimes::default());
         let mut models: Vec<Model> = stores
             .iter()
@@ -149,6 +150,7 @@ impl Session {
             recorder: setup.recorder,
             ahead: streamed,
             bytes,
+            reading,
             notes,
         };
         session.prefetch();
@@ -219,6 +221,11 @@ impl Session {
     /// Most bytes of device memory that this session may map: never more than its budget.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// How packs are read.
+    pub fn reading(&self) -> &Reading {
+        &self.reading
     }
 
     /// What is not as asked for.
