@@ -1,5 +1,8 @@
 //! The cache on the simulated device: the same bytes whatever the budget, the policy and the source.
 
+#[path = "../../rknpu/tests/support/drivers.rs"]
+mod drivers;
+
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,6 +17,7 @@ use ork_weights::convert::{Options, TierChoice, convert};
 use ork_weights::model::{Model, OpenOptions, synth};
 use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
 use ork_weights::quantise::Tier;
+use rknpu::sim::config::Driver;
 use rknpu::{Cores, Device, Matmul, MatmulLimits, Precision};
 
 const ROWS: usize = 3;
@@ -25,8 +29,8 @@ struct Bench {
 }
 
 impl Bench {
-    fn new() -> Bench {
-        let device = Device::simulated(Default::default()).unwrap();
+    fn new(driver: Driver) -> Bench {
+        let device = Device::simulated(drivers::with(driver)).unwrap();
         let cores = device.cores().unwrap();
         Bench { device, cores, folder: tempfile::tempdir().unwrap() }
     }
@@ -108,9 +112,8 @@ fn opened(
     ork_cache::open(&bench.device, stores, &setup).unwrap()
 }
 
-#[test]
-fn resident_built_streamed_and_reloaded_give_the_same_results() {
-    let bench = Bench::new();
+fn resident_built_streamed_and_reloaded_give_the_same_results(driver: Driver) {
+    let bench = Bench::new(driver);
     let path = bench.model();
 
     // Resident: room for everything, quantised on first use.
@@ -161,9 +164,8 @@ fn resident_built_streamed_and_reloaded_give_the_same_results() {
     assert!(bench.device.health().is_good());
 }
 
-#[test]
-fn a_model_over_several_domains_enters_each_once_a_pass() {
-    let bench = Bench::new();
+fn a_model_over_several_domains_enters_each_once_a_pass(driver: Driver) {
+    let bench = Bench::new(driver);
     let path = bench.model();
     let store = Arc::new(Store::from_model(open(&path), Tier::Int8, None).unwrap());
     let items = store.items();
@@ -197,9 +199,8 @@ fn a_model_over_several_domains_enters_each_once_a_pass() {
     assert!(bench.device.health().is_good());
 }
 
-#[test]
-fn two_models_share_a_process_a_budget_and_a_domain() {
-    let bench = Bench::new();
+fn two_models_share_a_process_a_budget_and_a_domain(driver: Driver) {
+    let bench = Bench::new(driver);
     let model = open(&bench.model());
     let writer = PackWriter::create(bench.pack_path(), None, WriterOptions::default()).unwrap();
     Store::from_model(model, Tier::Int8, Some(writer)).unwrap().finish().unwrap();
@@ -221,9 +222,8 @@ fn two_models_share_a_process_a_budget_and_a_domain() {
     assert!(cache.stats().bytes_peak <= total + total / 2);
 }
 
-#[test]
-fn errors_name_the_numbers() {
-    let bench = Bench::new();
+fn errors_name_the_numbers(driver: Driver) {
+    let bench = Bench::new(driver);
     let path = bench.model();
     let store = Arc::new(Store::from_model(open(&path), Tier::Int8, None).unwrap());
     assert!(Store::from_model(open(&path), Tier::Nf4, None).is_err());
@@ -251,9 +251,8 @@ fn pass(bench: &Bench, opened: &Opened, model: usize, items: &[Item]) -> Vec<u64
     digest
 }
 
-#[test]
-fn scratch_is_in_the_budget_and_the_smallest_budget_works() {
-    let bench = Bench::new();
+fn scratch_is_in_the_budget_and_the_smallest_budget_works(driver: Driver) {
+    let bench = Bench::new(driver);
     let store = Arc::new(Store::from_model(open(&bench.model()), Tier::Int8, None).unwrap());
     let stores = [store.clone(), store.clone()];
     for (count, policy) in
@@ -291,7 +290,7 @@ fn scratch_is_in_the_budget_and_the_smallest_budget_works() {
 #[test]
 fn without_domains_everything_goes_through_one() {
     use rknpu::{capabilities::Domains, sim};
-    let real = Bench::new();
+    let real = Bench::new(Driver::Rknpu);
     let path = real.model();
     let store = Arc::new(Store::from_model(open(&path), Tier::Int8, None).unwrap());
     let head = store.items().last().unwrap().bytes();
@@ -325,9 +324,8 @@ fn without_domains_everything_goes_through_one() {
     }
 }
 
-#[test]
-fn a_finished_pack_serves_and_columns_are_cut_out_of_compact_forms() {
-    let bench = Bench::new();
+fn a_finished_pack_serves_and_columns_are_cut_out_of_compact_forms(driver: Driver) {
+    let bench = Bench::new(driver);
     let model = open(&bench.model());
     let writer = PackWriter::create(bench.pack_path(), None, WriterOptions::default()).unwrap();
     let store = Store::from_model(model, Tier::Int8, Some(writer)).unwrap();
@@ -384,9 +382,8 @@ fn load_in_parts(store: &Store, width: u32, wholes: &[Vec<u8>]) {
     }
 }
 
-#[test]
-fn weights_that_come_in_columns_make_the_same_pack() {
-    let bench = Bench::new();
+fn weights_that_come_in_columns_make_the_same_pack(driver: Driver) {
+    let bench = Bench::new(driver);
     let path = bench.folder.path().join("wide.gguf");
     // One of its kinds is quantised in pieces and spans two n-slices and three k-slices.
     let shape =
@@ -449,9 +446,8 @@ fn weights_that_come_in_columns_make_the_same_pack() {
     assert!(scales.iter().enumerate().all(|(i, scales)| store.scales(i).unwrap() == *scales));
 }
 
-#[test]
-fn columns_of_another_weight_in_the_pack_being_built_are_not_used() {
-    let bench = Bench::new();
+fn columns_of_another_weight_in_the_pack_being_built_are_not_used(driver: Driver) {
+    let bench = Bench::new(driver);
     let model = open(&bench.model());
     let mut writer = PackWriter::create(bench.pack_path(), None, WriterOptions::default()).unwrap();
     // The name of the first weight is taken by something else.
@@ -467,9 +463,8 @@ fn columns_of_another_weight_in_the_pack_being_built_are_not_used() {
     assert!(codes(&part, &some) == codes(&whole, &all)[64 * k..128 * k]);
 }
 
-#[test]
-fn a_model_that_changes_while_its_pack_is_built_gives_no_weight_and_no_pack() {
-    let bench = Bench::new();
+fn a_model_that_changes_while_its_pack_is_built_gives_no_weight_and_no_pack(driver: Driver) {
+    let bench = Bench::new(driver);
     let path = bench.model();
     let building = || {
         let model = open(&path);
@@ -511,3 +506,15 @@ fn a_model_that_changes_while_its_pack_is_built_gives_no_weight_and_no_pack() {
     let left: Vec<_> = std::fs::read_dir(bench.folder.path()).unwrap().collect();
     assert_eq!(left.len(), 1, "only the model is left: {left:?}");
 }
+
+drivers::on_both_drivers!(
+    resident_built_streamed_and_reloaded_give_the_same_results,
+    a_model_over_several_domains_enters_each_once_a_pass,
+    two_models_share_a_process_a_budget_and_a_domain,
+    errors_name_the_numbers,
+    scratch_is_in_the_budget_and_the_smallest_budget_works,
+    a_finished_pack_serves_and_columns_are_cut_out_of_compact_forms,
+    weights_that_come_in_columns_make_the_same_pack,
+    columns_of_another_weight_in_the_pack_being_built_are_not_used,
+    a_model_that_changes_while_its_pack_is_built_gives_no_weight_and_no_pack,
+);

@@ -1,15 +1,18 @@
 //! Matmuls of every precision, on the simulator, against the CPU.
 
+#[path = "support/drivers.rs"]
+mod drivers;
+
 use half::f16;
 use proptest::prelude::*;
-use rknpu::sim::config::{Config, Mode};
+use rknpu::sim::config::{Config, Driver, Mode};
 use rknpu::sim::{Machine, Report};
 use rknpu::{Device, Error, Layout, Matmul, MatmulLimits, Precision, WeightRef, reference};
 
 type NpuBuffer = rknpu::Buffer<rknpu::OnDevice>;
 
-fn strict() -> Machine {
-    Machine::new(Config { mode: Mode::Strict, ..Config::default() })
+fn strict(driver: Driver) -> Machine {
+    Machine::new(Config { mode: Mode::Strict, ..drivers::with(driver) })
 }
 
 fn weight(device: &Device, domain: u32, layout: Layout, seed: u64) -> (NpuBuffer, Vec<u8>) {
@@ -36,18 +39,20 @@ struct Case {
     layout: Layout,
     domain: u32,
     cores: u32,
+    driver: Driver,
     seed: u64,
 }
 
 fn case(precision: Precision, k_max: u32, n_max: u32) -> impl Strategy<Value = Case> {
     let tile = precision.tile_width();
     let m = prop_oneof![3 => Just(1usize), 6 => 1..40usize, 1 => 200..600usize];
-    (m, 1..=k_max / 32, 1..=n_max / tile, 0..16u32, 1..4u32, any::<u64>()).prop_map(
-        move |(m, k, n, domain, cores, seed)| {
+    (m, 1..=k_max / 32, 1..=n_max / tile, 0..16u32, 1..4u32, any::<(u64, bool)>()).prop_map(
+        move |(m, k, n, domain, cores, (seed, first))| {
             // Large in one dimension at a time: the reference is slow.
             let k = if m > 100 { k % 3 + 1 } else { k };
             let layout = Layout::new(k * 32, n * tile, precision).unwrap();
-            Case { m, layout, domain, cores, seed }
+            let driver = drivers::DRIVERS[usize::from(first)];
+            Case { m, layout, domain, cores, driver, seed }
         },
     )
 }
@@ -73,7 +78,7 @@ proptest! {
 
     #[test]
     fn int8_equals_the_cpu(case in case(Precision::Int8, 2200, 200)) {
-        let machine = strict();
+        let machine = strict(case.driver);
         {
             let device = Device::simulated_on(&machine).unwrap();
             let (buffer, tiled) = weight(&device, case.domain, case.layout, case.seed);
@@ -95,7 +100,7 @@ proptest! {
 
     #[test]
     fn fp16_equals_the_cpu(case in case(Precision::Fp16, 2200, 100)) {
-        let machine = strict();
+        let machine = strict(case.driver);
         {
             let device = Device::simulated_on(&machine).unwrap();
             let (buffer, tiled) = weight(&device, case.domain, case.layout, case.seed);
@@ -117,7 +122,7 @@ proptest! {
 
     #[test]
     fn int4_equals_the_cpu(case in case(Precision::Int4, 2200, 260)) {
-        let machine = strict();
+        let machine = strict(case.driver);
         {
             let device = Device::simulated_on(&machine).unwrap();
             let (buffer, tiled) = weight(&device, case.domain, case.layout, case.seed);
@@ -134,9 +139,8 @@ proptest! {
     }
 }
 
-#[test]
-fn a_wide_weight_is_cut_into_slices_of_8192_columns() {
-    let device = Device::simulated(Config::default()).unwrap();
+fn a_wide_weight_is_cut_into_slices_of_8192_columns(driver: Driver) {
+    let device = Device::simulated(drivers::with(driver)).unwrap();
     let layout = Layout::new(64, 8192 + 96, Precision::Int8).unwrap();
     let (buffer, tiled) = weight(&device, 0, layout, 3);
     let activations = codes(5, 2 * 64, -128);
@@ -167,9 +171,8 @@ fn a_last_slice_of_few_columns_is_multiplied_on_some_of_the_cores() {
     }
 }
 
-#[test]
-fn one_matmul_serves_every_shape_within_its_limits() {
-    let device = Device::simulated(Config::default()).unwrap();
+fn one_matmul_serves_every_shape_within_its_limits(driver: Driver) {
+    let device = Device::simulated(drivers::with(driver)).unwrap();
     let cores = device.cores().unwrap();
     let domain = device.domain(0).unwrap();
     let limits = MatmulLimits { rows: 4, k: 2048, n: 512 };
@@ -188,9 +191,8 @@ fn one_matmul_serves_every_shape_within_its_limits() {
     }
 }
 
-#[test]
-fn what_does_not_fit_is_refused_with_its_limit() {
-    let device = Device::simulated(Config::default()).unwrap();
+fn what_does_not_fit_is_refused_with_its_limit(driver: Driver) {
+    let device = Device::simulated(drivers::with(driver)).unwrap();
     let cores = device.cores().unwrap();
     let layout = Layout::new(64, 64, Precision::Int8).unwrap();
     let (buffer, _) = weight(&device, 1, layout, 1);
@@ -220,3 +222,9 @@ fn what_does_not_fit_is_refused_with_its_limit() {
     assert!(matches!(WeightRef::new(&buffer, 16, layout), Err(Error::Range { .. })));
     assert!(matches!(WeightRef::new(&buffer, u64::MAX - 15, layout), Err(Error::Range { .. })));
 }
+
+drivers::on_both_drivers!(
+    a_wide_weight_is_cut_into_slices_of_8192_columns,
+    one_matmul_serves_every_shape_within_its_limits,
+    what_does_not_fit_is_refused_with_its_limit,
+);

@@ -1,20 +1,23 @@
 //! Activations written and results read where the NPU has them, against copies of both.
 
+#[path = "support/drivers.rs"]
+mod drivers;
+
 use std::fmt::Debug;
 
 use half::f16;
 use proptest::prelude::*;
 use rknpu::matmul::{Activations, Element, Fp16, Int4, Int8, Rows};
 use rknpu::sim::Machine;
-use rknpu::sim::config::{Config, Mode};
+use rknpu::sim::config::{Config, Driver, Mode};
 use rknpu::sim::report::Leaks;
 use rknpu::{
     Cores, Device, Domain, Error, Layout, Matmul, MatmulLimits, OnDevice, Precision, WeightRef,
     reference,
 };
 
-fn strict() -> Machine {
-    Machine::new(Config { mode: Mode::Strict, ..Config::default() })
+fn strict(driver: Driver) -> Machine {
+    Machine::new(Config { mode: Mode::Strict, ..drivers::with(driver) })
 }
 
 fn weight(domain: &Domain, layout: Layout, seed: u64) -> rknpu::Buffer<OnDevice> {
@@ -36,6 +39,7 @@ struct Case {
     max: MatmulLimits,
     domain: u32,
     cores: u32,
+    driver: Driver,
     seed: u64,
     /// Rows written in place; the others are copied.
     in_place: bool,
@@ -45,13 +49,14 @@ fn case(precision: Precision, k_max: u32) -> impl Strategy<Value = Case> {
     let tile = precision.tile_width();
     let m = prop_oneof![3 => Just(1usize), 6 => 1..40usize, 1 => 200..500usize];
     let more = (0..64u32, 0..3u32, 0..3u32);
-    (m, 1..=k_max / 32, 1..5u32, more, 0..16u32, 1..4u32, any::<(u64, bool)>()).prop_map(
-        move |(m, k, n, more, domain, cores, (seed, in_place))| {
+    (m, 1..=k_max / 32, 1..5u32, more, 0..16u32, 1..4u32, any::<(u64, bool, bool)>()).prop_map(
+        move |(m, k, n, more, domain, cores, (seed, in_place, first))| {
             let k = if m > 100 { k % 3 + 1 } else { k };
             let layout = Layout::new(k * 32, n * tile, precision).unwrap();
             let rows = m as u32 + more.0;
             let max = MatmulLimits { rows, k: (k + more.1) * 32, n: (n + more.2) * tile };
-            Case { m, layout, max, domain, cores, seed, in_place }
+            let driver = drivers::DRIVERS[usize::from(first)];
+            Case { m, layout, max, domain, cores, driver, seed, in_place }
         },
     )
 }
@@ -75,7 +80,7 @@ fn both_ways<E: Element>(
 ) where
     E::Output: PartialEq + Debug,
 {
-    let machine = strict();
+    let machine = strict(case.driver);
     {
         let device = Device::simulated_on(&machine).unwrap();
         let domain = device.domain(case.domain).unwrap();
@@ -170,9 +175,8 @@ proptest! {
     }
 }
 
-#[test]
-fn results_larger_than_their_memory_come_in_several_groups_of_columns() {
-    let device = Device::simulated(Config::default()).unwrap();
+fn results_larger_than_their_memory_come_in_several_groups_of_columns(driver: Driver) {
+    let device = Device::simulated(drivers::with(driver)).unwrap();
     let domain = device.domain(0).unwrap();
     let layout = Layout::new(32, 8192 + 64, Precision::Int8).unwrap();
     let buffer = weight(&domain, layout, 3);
@@ -196,9 +200,8 @@ fn results_larger_than_their_memory_come_in_several_groups_of_columns() {
     assert_eq!(product.stats().submits, 4, "the first submit into fresh memory is made twice");
 }
 
-#[test]
-fn rows_keep_their_values_when_taken_back_and_belong_to_one_matmul() {
-    let device = Device::simulated(Config::default()).unwrap();
+fn rows_keep_their_values_when_taken_back_and_belong_to_one_matmul(driver: Driver) {
+    let device = Device::simulated(drivers::with(driver)).unwrap();
     let mut matmul = int8_with(&device, 0, 4);
     let layout = Layout::new(64, 64, Precision::Int8).unwrap();
     let buffer = weight(matmul.domain(), layout, 5);
@@ -225,7 +228,7 @@ fn rows_keep_their_values_when_taken_back_and_belong_to_one_matmul() {
     let error = matmul.run(&weight_ref, &inputs, &mut out).unwrap_err();
     assert!(matches!(error, Error::ActivationsLeased), "{error}");
     // Rows of another matmul, in another domain or on another device, are refused.
-    let elsewhere = Device::simulated(Config::default()).unwrap();
+    let elsewhere = Device::simulated(drivers::with(driver)).unwrap();
     for mut other in [int8_with(&device, 1, 4), int8_with(&elsewhere, 0, 4)] {
         let buffer = weight(other.domain(), layout, 5);
         let there = WeightRef::new(&buffer, 0, layout).unwrap();
@@ -241,9 +244,8 @@ fn rows_keep_their_values_when_taken_back_and_belong_to_one_matmul() {
     assert!(matches!(error, Error::Length { got: 32, want: 64, .. }), "{error}");
 }
 
-#[test]
-fn what_cannot_be_leased_or_written_is_refused_with_its_limit() {
-    let device = Device::simulated(Config::default()).unwrap();
+fn what_cannot_be_leased_or_written_is_refused_with_its_limit(driver: Driver) {
+    let device = Device::simulated(drivers::with(driver)).unwrap();
     let matmul = int8_with(&device, 0, 4);
     let activations = matmul.activations();
     let limit = activations.rows(64);
@@ -273,8 +275,7 @@ fn what_cannot_be_leased_or_written_is_refused_with_its_limit() {
 }
 
 /// Whatever goes first, the memory is freed with the last that needs it, and not before.
-#[test]
-fn handles_go_in_any_order() {
+fn handles_go_in_any_order(driver: Driver) {
     enum Part {
         Device(#[expect(dead_code, reason = "dropped")] Device),
         Matmul(#[expect(dead_code, reason = "dropped")] Box<Matmul>),
@@ -286,7 +287,7 @@ fn handles_go_in_any_order() {
         orders.filter(|order| (0..4).all(|part| order.contains(&part))).collect();
     assert_eq!(orders.len(), 24);
     for order in orders {
-        let machine = strict();
+        let machine = strict(driver);
         let device = Device::simulated_on(&machine).unwrap();
         let matmul = int8_with(&device, 6, 2);
         let activations = matmul.activations().clone();
@@ -310,9 +311,8 @@ fn handles_go_in_any_order() {
 }
 
 /// Rows that are forgotten are lost, and everything else goes on.
-#[test]
-fn forgotten_rows_stay_leased() {
-    let device = Device::simulated(Config::default()).unwrap();
+fn forgotten_rows_stay_leased(driver: Driver) {
+    let device = Device::simulated(drivers::with(driver)).unwrap();
     let mut matmul = int8_with(&device, 0, 2);
     let layout = Layout::new(64, 64, Precision::Int8).unwrap();
     let buffer = weight(matmul.domain(), layout, 1);
@@ -328,9 +328,8 @@ fn forgotten_rows_stay_leased() {
 }
 
 /// A product that is given up halfway leaves its matmul as it was.
-#[test]
-fn a_product_may_be_dropped_at_any_time() {
-    let device = Device::simulated(Config::default()).unwrap();
+fn a_product_may_be_dropped_at_any_time(driver: Driver) {
+    let device = Device::simulated(drivers::with(driver)).unwrap();
     let mut matmul = int8_with(&device, 0, 2);
     let layout = Layout::new(64, 64, Precision::Int8).unwrap();
     let buffer = weight(matmul.domain(), layout, 1);
@@ -350,9 +349,8 @@ fn a_product_may_be_dropped_at_any_time() {
 }
 
 /// While results are read, neither domain nor cores are kept.
-#[test]
-fn others_work_while_results_are_read() {
-    let device = Device::simulated(Config::default()).unwrap();
+fn others_work_while_results_are_read(driver: Driver) {
+    let device = Device::simulated(drivers::with(driver)).unwrap();
     let layout = Layout::new(64, 64, Precision::Int8).unwrap();
     let (mut a, mut b) = (int8_with(&device, 0, 2), int8_with(&device, 1, 2));
     let (in_a, in_b) = (weight(a.domain(), layout, 1), weight(b.domain(), layout, 2));
@@ -364,3 +362,13 @@ fn others_work_while_results_are_read() {
     b.run(&weight_b, &[1; 64], &mut [0; 64]).unwrap();
     assert_eq!(outputs.row(0).count(), 1);
 }
+
+drivers::on_both_drivers!(
+    results_larger_than_their_memory_come_in_several_groups_of_columns,
+    rows_keep_their_values_when_taken_back_and_belong_to_one_matmul,
+    what_cannot_be_leased_or_written_is_refused_with_its_limit,
+    handles_go_in_any_order,
+    forgotten_rows_stay_leased,
+    a_product_may_be_dropped_at_any_time,
+    others_work_while_results_are_read,
+);
