@@ -221,6 +221,9 @@ fn what_a_job_may_still_write_to_is_kept_until_a_reset_succeeds() {
     drop(part);
     wedged(&arena.alloc(4096).unwrap_err());
     wedged(&domain.alloc(4096).unwrap_err());
+    let fd = machine.foreign_buffer(4096).unwrap();
+    let foreign = DmaBuf::from_fd(fd, 4096).unwrap();
+    wedged(&domain.import(foreign).unwrap_err().error);
     let handles = machine.report().handles;
     drop((unchanged, matmul));
     assert_eq!(machine.report().handles, handles, "nothing was freed");
@@ -293,4 +296,58 @@ fn a_core_on_which_another_jobs_interrupt_came_takes_no_more_jobs() {
     drop(matmul);
     assert!(matches!(device.core(0), Err(Error::CoreLost { core: 0 })));
     assert_eq!(device.cores().unwrap().count(), 2);
+}
+
+/// Memory of another domain that is dropped while a domain is held goes when that is left: not to the driver,
+/// if the device has been wedged meanwhile.
+#[test]
+fn memory_that_waits_for_its_domain_is_kept_when_the_device_wedges_meanwhile() {
+    let machine = strict();
+    let device = Device::simulated_on(&machine).unwrap();
+    let (domain, other) = (device.domain(0).unwrap(), device.domain(1).unwrap());
+    let (buffer, layout) = weight(&domain);
+    let mut matmul = matmul(&domain);
+    warm_up(&mut matmul, &buffer, layout);
+    let waits = other.alloc(4096).unwrap();
+    let held = domain.enter().unwrap();
+    drop(waits);
+    wedge(&machine, 3);
+    let weight = WeightRef::new(&buffer, 0, layout).unwrap();
+    let error = matmul.run(&weight, &[1; 64], &mut [0; 32]).unwrap_err();
+    assert!(matches!(error, Error::JobFailed(_)), "{error}");
+    let (handles, before) = (machine.report().handles, device.health().quarantined_buffers);
+    drop(held);
+    assert_eq!(machine.report().handles, handles, "nothing was freed");
+    assert_eq!(device.health().quarantined_buffers, before + 1);
+}
+
+/// The last atom of each operand counts.
+#[test]
+fn a_job_whose_buffers_are_an_atom_short_is_refused() {
+    let device = Device::simulated_on(&strict()).unwrap();
+    let domain = device.domain(0).unwrap();
+    // A row of 32 inputs, 32 weights for each of 32 outputs, 32 sums of 4 bytes.
+    let exact = [32, 1024, 128];
+    for short in [None, Some(0), Some(1), Some(2)] {
+        let mut sizes = exact;
+        if let Some(operand) = short {
+            sizes[operand] -= 16;
+        }
+        let alloc = |size| domain.alloc(size).unwrap().to_device().unwrap();
+        let buffers = sizes.map(alloc);
+        let [input, weights, output] = buffers.each_ref().map(Buffer::iova);
+        let (precision, next) = (Precision::Int8, None);
+        let program =
+            program::MatmulProgram { precision, m: 1, k: 32, n: 32, input, weights, output, next };
+        let commands = program.encode().unwrap();
+        let job = Job::new(&domain, &[&commands[..AMOUNT as usize]], buffers.into());
+        match (short, job) {
+            (None, job) => drop(job.unwrap()),
+            (Some(operand), job) => {
+                let error = job.unwrap_err().error.to_string();
+                let name = ["input", "weights", "output"][operand];
+                assert!(error.contains(name), "{name}: {error}");
+            }
+        }
+    }
 }
