@@ -17,6 +17,7 @@
 mod cache_ops;
 mod gguf_dequant;
 mod gguf_open;
+mod hub_open;
 mod pack_mutate;
 mod pack_open;
 mod pack_roundtrip;
@@ -26,6 +27,7 @@ mod tile_differential;
 pub use cache_ops::cache_ops;
 pub use gguf_dequant::gguf_dequant;
 pub use gguf_open::gguf_open;
+pub use hub_open::hub_open;
 pub use pack_mutate::pack_mutate;
 pub use pack_open::pack_open;
 pub use pack_roundtrip::pack_roundtrip;
@@ -39,6 +41,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("cache_ops", cache_ops),
     ("gguf_dequant", gguf_dequant),
     ("gguf_open", gguf_open),
+    ("hub_open", hub_open),
     ("pack_mutate", pack_mutate),
     ("pack_open", pack_open),
     ("pack_roundtrip", pack_roundtrip),

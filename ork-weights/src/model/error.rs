@@ -113,6 +113,14 @@ pub enum ModelError {
         /// The tensor.
         name: Box<str>,
     },
+    /// The same name twice in the header of a file.
+    #[error("{}: its header has tensor {name:?} twice: the file is damaged, download it again", path.display())]
+    TensorTwice {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: Box<str>,
+    },
     /// A tensor that is asked for in a way it cannot be read.
     #[error("tensor {name:?}: {reason}")]
     Tensor {

@@ -48,7 +48,7 @@ mod transposed;
 
 pub use error::ModelError;
 pub use file::{ParseReadError, Read};
-pub use roles::Role;
+pub use roles::{Input, Role};
 
 use crate::dequant::TensorType;
 use crate::pack::Identity;
@@ -123,6 +123,8 @@ pub struct Weight {
     pub role: Role,
     /// The block of its tower, when the name tells.
     pub layer: Option<u32>,
+    /// Which rows it multiplies, where other weights of its block multiply the same.
+    pub input: Option<Input>,
     /// Which expert of its block.
     pub expert: Option<u32>,
     /// Whether it is the embedding table, taken as the output head that is tied to it.

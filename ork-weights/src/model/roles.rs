@@ -83,6 +83,45 @@ impl std::fmt::Display for Role {
     }
 }
 
+/// Which of its block's activations a weight multiplies, where others of the block multiply the same.
+///
+/// ```
+/// # use ork_weights::model::{Input, Model, OpenOptions};
+/// # let file = ork_weights::doc::model()?;
+/// let model = Model::open(file.path(), &OpenOptions::default())?;
+/// let input = |name: &str| model.weight(name).and_then(|weight| weight.input);
+/// assert_eq!(input("blk.0.attn_q.weight"), Some(Input::Attention));
+/// assert_eq!(input("blk.0.attn_v.weight"), Some(Input::Attention)); // one product list with q
+/// assert_eq!(input("blk.0.ffn_gate.weight"), Some(Input::FeedForward));
+/// assert_eq!(input("blk.0.ffn_down.weight"), None); // alone
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Input {
+    /// What attention, or what stands in its place, begins with: q, k, v and gates.
+    Attention,
+    /// What an encoder gave: k and v of attention to it.
+    Encoder,
+    /// What feed-forward layers begin with: gate and up, those of experts included.
+    FeedForward,
+}
+
+impl Input {
+    /// The input for people.
+    ///
+    /// ```
+    /// assert_eq!(ork_weights::model::Input::FeedForward.name(), "feed-forward");
+    /// ```
+    pub const fn name(self) -> &'static str {
+        match self {
+            Input::Attention => "attention",
+            Input::Encoder => "encoder",
+            Input::FeedForward => "feed-forward",
+        }
+    }
+}
+
 /// What a name says of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place<'a> {
@@ -97,6 +136,16 @@ pub(super) struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
+    /// Which input it shares: the steps of the table say.
+    pub(super) fn input(&self) -> Option<Input> {
+        match (self.block?, self.step) {
+            (_, 10 | 12 | 13 | 15..=18) => Some(Input::Attention),
+            (_, 31 | 32) => Some(Input::Encoder),
+            (_, 40 | 41 | 50 | 51) => Some(Input::FeedForward),
+            _ => None,
+        }
+    }
+
     pub(super) fn of(name: &'a str) -> Place<'a> {
         let (tower, block, rest) = split(name);
         let rest = rest.strip_suffix(".weight").unwrap_or(rest);

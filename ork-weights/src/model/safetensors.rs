@@ -15,39 +15,84 @@ use std::path::{Path, PathBuf};
 const MAX_INDEX: u64 = 64 << 20;
 /// Bytes of the header's length, which begins the file.
 const LENGTH: u64 = 8;
-/// Bytes of a header at most, as the format says.
-const MAX_HEADER: u64 = 100_000_000;
+/// Bytes of a header at most. The format allows a hundred million; what is read becomes several times as
+/// much memory, and the headers of public models have less than one million.
+const MAX_HEADER: u64 = 4 << 20;
+/// Tensors that an index names at most; the largest public models' name 150,000.
+const MAX_TENSORS: usize = 400_000;
 
 #[derive(serde::Deserialize)]
 struct Index {
-    weight_map: BTreeMap<String, String>,
+    weight_map: WeightMap,
+}
+
+/// The files that an index names, and of each tensor the number of its.
+#[derive(Default)]
+struct WeightMap {
+    files: Vec<String>,
+    tensors: Vec<(Box<str>, u32)>,
+}
+
+impl<'de> serde::Deserialize<'de> for WeightMap {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<WeightMap, D::Error> {
+        from.deserialize_map(Names)
+    }
+}
+
+/// Reads names one by one: a map of them would take several times the memory.
+struct Names;
+
+impl<'de> serde::de::Visitor<'de> for Names {
+    type Value = WeightMap;
+
+    fn expecting(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        to.write_str("an object of tensors and their files")
+    }
+
+    fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<WeightMap, A::Error> {
+        let (mut out, mut numbers) = (WeightMap::default(), BTreeMap::new());
+        while let Some((tensor, file)) = map.next_entry::<Box<str>, String>()? {
+            if out.tensors.len() >= MAX_TENSORS {
+                let error = format!("more than {MAX_TENSORS} tensors");
+                return Err(serde::de::Error::custom(error));
+            }
+            let next = numbers.len() as u32;
+            let number = match numbers.get(&file) {
+                Some(number) => *number,
+                None => {
+                    out.files.push(file.clone());
+                    numbers.insert(file, next);
+                    next
+                }
+            };
+            out.tensors.push((tensor, number));
+        }
+        Ok(out)
+    }
 }
 
 /// What an index says: its files, in order and once each, and the file of each tensor.
 pub(super) struct Shards {
     pub(super) files: Vec<PathBuf>,
-    /// Name of a tensor, name of its file.
-    tensors: BTreeMap<String, String>,
+    /// Name of a tensor, number of its file.
+    tensors: Vec<(Box<str>, u32)>,
 }
 
 impl Shards {
     /// Refuses an index that names tensors which are not in their files.
     pub(super) fn check(&self, path: &Path, found: &[Candidate]) -> Result<(), ModelError> {
-        let file =
-            |tensor: &Candidate| self.files.get(tensor.shard).and_then(|file| file.file_name());
-        let there: std::collections::HashMap<&str, _> =
-            found.iter().map(|tensor| (&*tensor.name, file(tensor))).collect();
-        let wrong = |(tensor, file): &(&String, &String)| {
-            there
-                .get(tensor.as_str())
-                .is_none_or(|there| *there != Some(std::ffi::OsStr::new(file)))
-        };
+        let there: std::collections::HashMap<&str, usize> =
+            found.iter().map(|tensor| (&*tensor.name, tensor.shard)).collect();
+        let wrong =
+            |(tensor, file): &&(Box<str>, u32)| there.get(&**tensor) != Some(&(*file as usize));
+        let name = |file: &u32| self.files.get(*file as usize).and_then(|file| file.file_name());
         match self.tensors.iter().find(wrong) {
             None => Ok(()),
             Some((tensor, file)) => Err(ModelError::Index {
                 path: path.to_owned(),
                 reason: format!(
-                    "it names tensor {tensor:?} in {file}, which does not hold it: index and files are of two downloads"
+                    "it names tensor {tensor:?} in {}, which does not hold it: index and files are of two downloads",
+                    name(file).unwrap_or_default().display()
                 ),
             }),
         }
@@ -62,13 +107,10 @@ pub(super) fn shards(path: &Path) -> Result<Shards, ModelError> {
     if length > MAX_INDEX {
         return Err(refuse(format!("{length} bytes are too many for an index of shards")));
     }
-    let mut text = Vec::new();
-    file.take(MAX_INDEX).read_to_end(&mut text).map_err(ModelError::io("read", path))?;
-    let index: Index = serde_json::from_slice(&text)
+    let text = std::io::BufReader::new(file.take(MAX_INDEX));
+    let index: Index = serde_json::from_reader(text)
         .map_err(|error| refuse(format!("no index of shards: {error}")))?;
-    let mut names: Vec<&String> = index.weight_map.values().collect();
-    names.sort_unstable();
-    names.dedup();
+    let WeightMap { files: names, mut tensors } = index.weight_map;
     if names.is_empty() {
         return Err(refuse("it names no file".into()));
     }
@@ -78,8 +120,45 @@ pub(super) fn shards(path: &Path) -> Result<Shards, ModelError> {
             return Err(refuse(format!("{name:?} is no plain file name")));
         }
     }
-    let files = names.into_iter().map(|name| path.with_file_name(name)).collect();
-    Ok(Shards { files, tensors: index.weight_map })
+    // In the order of their names, whatever that of the tensors is.
+    let mut order: Vec<usize> = (0..names.len()).collect();
+    order.sort_unstable_by_key(|file| names.get(*file));
+    let mut places = vec![0; names.len()];
+    for (place, file) in order.iter().enumerate() {
+        places[*file] = place as u32;
+    }
+    tensors.iter_mut().for_each(|(_, file)| *file = places[*file as usize]);
+    let files = order.iter().map(|file| path.with_file_name(&names[*file])).collect();
+    Ok(Shards { files, tensors })
+}
+
+/// The first name that a header has twice; of the two, a map would keep the last and say nothing. `None`
+/// also for what is no object, which the format's own reader refuses.
+fn twice(header: &str) -> Option<Box<str>> {
+    struct Keys;
+    impl<'de> serde::de::Visitor<'de> for Keys {
+        type Value = Option<Box<str>>;
+
+        fn expecting(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            to.write_str("an object of tensors")
+        }
+
+        fn visit_map<A: serde::de::MapAccess<'de>>(
+            self,
+            mut map: A,
+        ) -> Result<Option<Box<str>>, A::Error> {
+            let (mut seen, mut twice) = (std::collections::HashSet::new(), None);
+            while let Some(name) = map.next_key::<Box<str>>()? {
+                map.next_value::<serde::de::IgnoredAny>()?;
+                if twice.is_none() && !seen.insert(name.clone()) {
+                    twice = Some(name);
+                }
+            }
+            Ok(twice)
+        }
+    }
+    serde::Deserializer::deserialize_map(&mut serde_json::Deserializer::from_str(header), Keys)
+        .ok()?
 }
 
 /// Header length and tensors of one file.
@@ -103,6 +182,9 @@ pub(super) fn tensors(file: &ModelFile, shard: usize) -> Result<(u64, Vec<Candid
     let mut text = vec![0; header as usize];
     file.read_at(LENGTH, &mut text).map_err(io)?;
     let text = std::str::from_utf8(&text).map_err(|e| refuse(SafeTensorError::InvalidHeader(e)))?;
+    if let Some(name) = twice(text) {
+        return Err(ModelError::TensorTwice { path: file.path.clone(), name });
+    }
     let metadata: Metadata = serde_json::from_str(text)
         .map_err(|error| refuse(SafeTensorError::InvalidHeaderDeserialization(error)))?;
     let bytes = data.saturating_add(metadata.data_len() as u64);

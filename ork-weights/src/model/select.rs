@@ -1,7 +1,7 @@
 //! Which tensors are weights of matrix multiplications, and in which order they are used.
 
 use super::error::ModelError;
-use super::roles::{BEHIND, Place, Role};
+use super::roles::{BEHIND, Input, Place, Role};
 use super::scaled::Scaling;
 use super::{OpenOptions, Skipped, Weight};
 use crate::dequant::TensorType;
@@ -34,6 +34,9 @@ impl Candidate {
 /// Tables that an output head may be tied to.
 const TIED: [&str; 6] =
     ["token_embd", "embed_tokens", "wte", "tok_embeddings", "word_embeddings", "shared"];
+
+/// Values of a matrix of a stack at least.
+const LEAST_OF_STACK: u64 = 256;
 
 /// What the names of all tensors together say.
 struct Model {
@@ -122,6 +125,7 @@ struct Taken {
     k: u32,
     n: u32,
     layer: Option<u32>,
+    input: Option<Input>,
     /// Which expert it is, where each is a tensor of its own.
     expert: Option<u32>,
     /// Number of matrices, when it is a stack of experts.
@@ -184,6 +188,10 @@ fn look(
         [_, _, heads] if is_by_head(&tensor.name) => Some(narrow(heads)?),
         _ => return Err(format!("{} dimensions, and no stack of experts or heads", shape.len())),
     };
+    // Stacks of crumbs would be more weights than bytes.
+    if stack.is_some() && shape[0].saturating_mul(shape[1]) < LEAST_OF_STACK {
+        return Err(format!("a stack of matrices of fewer than {LEAST_OF_STACK} values"));
+    }
     let by_input = model.is_by_input(&tensor.name);
     let (k, n) = match by_input {
         false => (narrow(shape[0])?, narrow(shape[1])?),
@@ -198,7 +206,9 @@ fn look(
         _ => Role::Linear, // included
     };
     let (layer, expert) = (place.block, place.expert);
-    Ok(Taken { role, k, n, layer, expert, stack, tied, by_input })
+    // Each head has rows of its own.
+    let input = if is_by_head(&tensor.name) { None } else { place.input() };
+    Ok(Taken { role, k, n, layer, input, expert, stack, tied, by_input })
 }
 
 /// Whether a tensor is a stack of matrices, one for each head of latent attention.
@@ -229,6 +239,7 @@ fn add(weights: &mut Vec<Weight>, tensor: Candidate, taken: Taken) -> Result<(),
         bytes: each,
         role: taken.role,
         layer: taken.layer,
+        input: taken.input,
         expert: of_stack.filter(|_| taken.role == Role::Expert).or(taken.expert),
         tied: taken.tied,
         by_input: taken.by_input,

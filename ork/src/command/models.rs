@@ -1,7 +1,7 @@
 //! `ork inspect` of a model: which tensors become weights, and which do not.
 
 use ork_weights::convert::TierChoice;
-use ork_weights::model::{Model, Weight};
+use ork_weights::model::{Input, Model, Weight};
 use ork_weights::quantise::{blob_bytes, blob_scales};
 use serde::Serialize;
 
@@ -30,6 +30,7 @@ struct WeightView<'a> {
     tier: String,
     packed_bytes: u64,
     layer: Option<u32>,
+    input: Option<&'static str>,
     expert: Option<u32>,
 }
 
@@ -61,6 +62,7 @@ pub(super) fn print(model: &Model, report: Report) -> Result<()> {
         tier: tier.to_string(),
         packed_bytes: packed(w, tier),
         layer: w.layer,
+        input: w.input.map(Input::name),
         expert: w.expert,
     });
     let skipped = model.skipped().iter().map(|s| SkippedView {
