@@ -1,9 +1,10 @@
 //! The mainline driver on the simulator.
 #![cfg(feature = "sim")]
 
+use rknpu::driver::{self, Allocate, Caching, Purpose};
 use rknpu::sim::config::{Clock, Driver, Form, Mode, OnHazard};
 use rknpu::sim::{self, Fault, Machine};
-use rknpu::{Device, Layout, Matmul, MatmulLimits, Precision, WeightRef, reference};
+use rknpu::{Device, Errno, Layout, Matmul, MatmulLimits, Precision, WeightRef, reference};
 
 fn machine(form: Form) -> Machine {
     Machine::new(sim::Config {
@@ -107,4 +108,27 @@ fn the_kernel_is_never_asked_for_addresses_that_it_has_not() {
     drop(all);
     assert_eq!(domain.stats().used, 0);
     assert!(machine.report().hazards.is_empty());
+}
+
+#[test]
+fn the_driver_itself_counts_addresses_also_where_nobody_above_does() {
+    for form in [Form::Later, Form::FirstMerged] {
+        let machine = machine(form);
+        let driver = driver::simulated(&machine).unwrap();
+        let allocate = |size| {
+            let (purpose, caching) = (Purpose::Data, Caching::Cached);
+            driver.allocate(&Allocate { space: 2, size, purpose, caching })
+        };
+        let mut all: Vec<_> = (0..3).map(|_| allocate(1 << 30).unwrap()).collect();
+        assert_eq!(allocate(1 << 30).unwrap_err().errno, Errno::FAULT);
+        // A hole between two is found, and no more than it holds.
+        driver.free(all.remove(1)).unwrap();
+        assert_eq!(allocate((1 << 30) + 4096).unwrap_err().errno, Errno::FAULT);
+        all.push(allocate(1 << 30).unwrap());
+        assert_eq!(allocate(1 << 31).unwrap_err().errno, Errno::INVAL);
+        assert!(machine.report().hazards.is_empty());
+        for object in all {
+            driver.free(object).unwrap();
+        }
+    }
 }

@@ -107,6 +107,16 @@ fn what_does_not_fit_is_streamed_with_the_same_text() {
 }
 
 #[test]
+fn both_drivers_write_the_same_text() {
+    let (_folder, path) = writer();
+    let write = |device: &str| {
+        let args = ["--device", device, "--temperature", "0", "--max-tokens", "12"];
+        run(&[&[text(&path), LONG, "--raw"][..], &args].concat(), "").0
+    };
+    assert_eq!(write("sim"), write("sim:rocket"));
+}
+
+#[test]
 fn a_kept_pack_gives_the_same_text() {
     let (folder, path) = writer();
     let (pack, cache) = (folder.path().join("kept.orkpack"), folder.path().join("cache"));

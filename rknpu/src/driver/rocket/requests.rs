@@ -225,20 +225,13 @@ impl<N: Files> Rocket<N> {
     /// Runs a submission's programs: how many left their mark.
     fn run(&self, submission: &Submission, programs: &[Entry]) -> Result<u32, Refused> {
         let refused = refused(Call::Submit);
-        let (mut read, mut write) = (Vec::new(), Vec::new());
-        for (object, access) in submission.uses.iter() {
-            if object.driver != self.id || object.space != submission.list.space {
-                return Err(refused(Errno::XDEV));
-            }
-            let list = if access == Access::Write { &mut write } else { &mut read };
-            list.push(object.handle);
+        let ours =
+            |object: &Object| object.driver == self.id && object.space == submission.list.space;
+        if !submission.uses.iter().all(|(object, _)| ours(object)) {
+            return Err(refused(Errno::XDEV));
         }
-        // A handle in both lists, or twice in one, drops the job.
-        write.sort_unstable();
-        write.dedup();
-        read.sort_unstable();
-        read.dedup();
-        read.retain(|handle| write.binary_search(handle).is_err());
+        let handles = submission.uses.iter().map(|(object, access)| (object.handle, access));
+        let (read, write) = lists(handles);
         // Without one there is nothing to wait for.
         if write.is_empty() {
             return Err(refused(Errno::INVAL));
@@ -344,6 +337,20 @@ impl<F: Channel> Space<F> {
         }
         Ok(())
     }
+}
+
+/// Handles that are read and that are written, each once over both: a handle that stands twice drops the job.
+fn lists(handles: impl Iterator<Item = (u32, Access)>) -> (Vec<u32>, Vec<u32>) {
+    let (mut read, mut write) = (Vec::new(), Vec::new());
+    for (handle, access) in handles {
+        if access == Access::Write { &mut write } else { &mut read }.push(handle);
+    }
+    for list in [&mut read, &mut write] {
+        list.sort_unstable();
+        list.dedup();
+    }
+    read.retain(|handle| write.binary_search(handle).is_err());
+    (read, write)
 }
 
 /// An entry of a list of programs.
@@ -541,5 +548,18 @@ impl<N: Files> Drop for Rocket<N> {
             // Left to the end of the process: by then the driver's limits have long ended every job.
             std::mem::forget(std::mem::take(&mut self.spaces));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_handle_stands_twice() {
+        use Access::{Read, Write};
+        let uses = [(3, Read), (1, Write), (3, Read), (2, Read), (3, Read), (2, Write), (1, Write)];
+        assert_eq!(lists(uses.into_iter()), (vec![3], vec![1, 2]));
+        assert_eq!(lists([(7, Write), (7, Read)].into_iter()), (vec![], vec![7]));
     }
 }
