@@ -40,8 +40,10 @@ const YES: &str = "1";
 pub enum Kept {
     /// Weights are quantised in every run.
     Nowhere,
-    /// In this pack.
+    /// In this pack, which is made where there is none.
     At(PathBuf),
+    /// In this pack, which is there.
+    In(PathBuf),
     /// In the user's cache folder, under a name that the model and the tier give.
     InCache,
 }
@@ -130,7 +132,7 @@ impl Kept {
             return Ok(Opened { store, way: Way::Made });
         };
         let refuse = |source| KeptError::Pack { path: target.clone(), source };
-        if target.exists() {
+        if matches!(self, Kept::In(_)) || target.exists() {
             let pack = Pack::open(&target).map_err(refuse)?;
             if let Some(packed) = pack.identity() {
                 let ours = model.identity(packed.full_hash.is_some())?;
@@ -151,7 +153,7 @@ impl Kept {
     fn path(&self, identity: &Identity, tier: Tier) -> Result<Option<PathBuf>, KeptError> {
         match self {
             Kept::Nowhere => Ok(None),
-            Kept::At(path) => Ok(Some(path.clone())),
+            Kept::At(path) | Kept::In(path) => Ok(Some(path.clone())),
             Kept::InCache => {
                 let path = cache_folder(env::var_os).ok_or(KeptError::NoFolder)?;
                 match fs::create_dir_all(&path) {

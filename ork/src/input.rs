@@ -3,6 +3,7 @@
 use std::io::Read as _;
 use std::path::Path;
 
+use ork_cache::kept::{Kept, KeptError, Opened, Way};
 use ork_cache::{Store, StoreError};
 use ork_weights::model::{Model, OpenOptions, Role, Weight};
 use ork_weights::open_regular;
@@ -85,8 +86,29 @@ pub(crate) fn check_model<S: Source>(
     }
 }
 
+/// The weights of the model in `path`, from the pack that is kept of it, or on their way into one.
+pub(crate) fn open_kept(
+    kept: &Kept,
+    model: Model,
+    path: &Path,
+    tier: Tier,
+    report: Report,
+) -> Result<Opened> {
+    let opened = kept.open(model, tier).map_err(|error| match error {
+        KeptError::NoFolder => Error::Usage(error.to_string()),
+        KeptError::Folder { path, source } => Error::file("make the folder", &path)(source),
+        KeptError::Pack { path, source } => Error::input(&path)(source),
+        KeptError::Model(error) => Error::input(path)(error),
+        error => Error::input(path)(error),
+    })?;
+    if let Way::Loaded { pack, names_model: false } = &opened.way {
+        warn_unnamed(pack, report);
+    }
+    Ok(opened)
+}
+
 /// Says that a pack is taken on trust.
-pub(crate) fn warn_unnamed(pack: &Path, report: Report) {
+fn warn_unnamed(pack: &Path, report: Report) {
     report.note(format!(
         "warning: {} does not say which model it was made from; names and shapes are all that is checked",
         pack.display()

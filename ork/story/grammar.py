@@ -285,7 +285,8 @@ DEEDS = "laughed|nodded|smiled|sang|went home|sat down|was happy|was tired|ran t
 def turns(rng):
     """A drill in which two names take turns."""
     pair = rng.sample(sorted(NAMES), 2)
-    return " ".join(f"{pair[i % 2]} {rng.choice(DEEDS)}." for i in range(12))
+    sentences = [f"{pair[i % 2]} {rng.choice(DEEDS)}." for i in range(12)]
+    return "".join(sentence + rng.choice(" \n") for sentence in sentences).strip()
 
 
 def copies(rng):
@@ -297,14 +298,14 @@ def copies(rng):
         if which < 0.55:
             sentences.append(f"{name} {rng.choice(DEEDS)}.")
         elif which < 0.7:
-            sentences.append(f'"I am sorry," said {name}.')
+            sentences.append(rng.choice([f'"I am sorry," said {name}.', f'"{name} is here!"']))
         elif which < 0.8:
             sentences.append(f"{capital(rng.choice(WEATHER))} came, and all was well.")
         elif which < 0.9:
             sentences.append(f"There was a {rng.choice(COLOURS)} {rng.choice(THINGS)} at {rng.choice(PLACES)}.")
         else:
             sentences.append(f"Then {name} went to {rng.choice(PLACES)}.")
-    return " ".join(sentences)
+    return "".join(sentence + rng.choice("   \n") for sentence in sentences).strip()
 
 
 if __name__ == "__main__":

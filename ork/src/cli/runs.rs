@@ -33,7 +33,7 @@ pub struct DemoArgs {
     #[arg(long, value_name = "T", default_value_t = 0.7)]
     pub temperature: f32,
     /// Another seed, another story.
-    #[arg(long, value_name = "S", default_value_t = 1)]
+    #[arg(long, value_name = "S", default_value_t = 3)]
     pub seed: u64,
     /// A model that proposes tokens, of the vocabulary of MODEL; without it, what the text repeats does.
     #[arg(long, value_name = "MODEL", requires = "model")]

@@ -56,8 +56,11 @@ pub struct RunArgs {
     pub budget: Option<Size>,
     /// Where the packed weights are kept for the next run: without a path in the user's cache folder. By
     /// default what ORK_PERSIST says (a path, or 1 for that folder), or nowhere.
-    #[arg(long, value_name = "PACK")]
+    #[arg(long, value_name = "PACK", require_equals = true)]
     pub persist: Option<Option<PathBuf>>,
+    /// Take the weights from this pack of the model, whatever their tier.
+    #[arg(long, value_name = "PACK", conflicts_with_all = ["persist", "tier"])]
+    pub pack: Option<PathBuf>,
     /// Device.
     #[command(flatten)]
     pub device: DeviceArgs,

@@ -7,15 +7,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ork_cache::environment::Environment;
+use ork_cache::kept::{Kept, Way};
 use ork_cache::timeline::Recorder;
 use ork_cache::{Reading, Setup, Store};
-use ork_weights::model::Model;
-use ork_weights::pack::{DirectReads, Pack, PackFile, PackWriter, WriterOptions, verify};
+use ork_weights::model::OpenOptions;
+use ork_weights::pack::{DirectReads, Pack, PackFile, verify};
+use ork_weights::quantise::Tier;
 use serde::Serialize;
 
 use crate::cli::BenchArgs;
 use crate::error::{Error, Result};
-use crate::input::{Input, check_model, model_store, note_skipped, open_pack};
+use crate::input::{Input, note_skipped, open_kept, open_model, open_pack};
 use crate::memory::PeakRss;
 use crate::output::{Progress, Report, Table, html, recovered, seconds};
 use crate::run::routed::Routers;
@@ -154,12 +156,12 @@ pub(super) fn run(args: &BenchArgs, report: Report) -> Result<()> {
     report.print(&view, || text(&view))
 }
 
-/// The weights of a pack, whose checksums are looked at first if results are to be verified: the CPU
-/// would multiply by the same damaged codes.
-fn from_pack(pack: Pack<PackFile>, path: &Path, verified: bool) -> Result<Store> {
-    let problems = if verified { verify(&pack, &|_| {}).problems } else { Vec::new() };
+/// Looks at a pack's checksums, if results are to be verified: the CPU would multiply by the same damaged
+/// codes.
+fn check_whole(pack: &Pack<PackFile>, path: &Path, verified: bool) -> Result<()> {
+    let problems = if verified { verify(pack, &|_| {}).problems } else { Vec::new() };
     match problems.into_iter().next() {
-        None => Ok(Store::from_pack(pack)),
+        None => Ok(()),
         Some(first) => Err(Error::Check(format!(
             "{} is damaged: {first}; `ork verify` lists everything",
             path.display()
@@ -171,34 +173,28 @@ fn from_pack(pack: Pack<PackFile>, path: &Path, verified: bool) -> Result<Store>
 fn open(args: &BenchArgs, environment: &Environment, report: Report) -> Result<Store> {
     let path = &args.file;
     let model = match Input::open(path)? {
-        Input::Pack(pack) => return from_pack(*pack, path, args.verify),
+        Input::Pack(pack) => {
+            check_whole(&pack, path, args.verify)?;
+            return Ok(Store::from_pack(*pack));
+        }
         Input::Model(model) => *model,
     };
     note_skipped(&model, report);
-    let Some(target) = &environment.pack else {
-        report.note("note: weights are quantised each time they are needed; `ork convert`, or ORK_PERSIST=PACK, does it once");
-        return model_source(path, model, None, environment.evict_source);
+    let kept = Kept::new(None, environment);
+    let model = match kept {
+        // `ork run` finds the same pack there, and needs the head.
+        Kept::InCache => {
+            open_model(path, &OpenOptions { tied_head: true, ..OpenOptions::default() })?
+        }
+        _ => model,
     };
-    if target.exists() {
-        let pack = open_pack(target)?;
-        check_model(&pack, target, &model, report)?;
-        return from_pack(pack, target, args.verify);
+    let opened = open_kept(&kept, model, path, Tier::Int8, report)?;
+    match &opened.way {
+        Way::Made => report.note("note: weights are quantised each time they are needed; `ork convert`, or ORK_PERSIST=PACK, does it once"),
+        Way::Building(_) => {}
+        Way::Loaded { pack, .. } => check_whole(&open_pack(pack)?, pack, args.verify)?,
     }
-    let identity = model.identity(false).map_err(Error::input(path))?;
-    let options =
-        WriterOptions { expected: Some(model.weights().len() as u32), ..WriterOptions::default() };
-    let writer = PackWriter::create(target, &identity, options).map_err(Error::input(target))?;
-    model_source(path, model, Some(writer), environment.evict_source)
-}
-
-fn model_source(
-    path: &Path,
-    model: Model,
-    building: Option<PackWriter>,
-    evict: bool,
-) -> Result<Store> {
-    let store = model_store(model, building);
-    Ok(store.map_err(Error::input(path))?.evict_source(evict))
+    Ok(opened.store.evict_source(environment.evict_source))
 }
 
 fn draw(

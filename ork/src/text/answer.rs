@@ -44,13 +44,17 @@ impl Teller {
         Ok(Teller { sampler, most, report, terminal: io::stdout().is_terminal(), interrupted })
     }
 
+    /// Forgets an interrupt that nothing has ended by: it was not about what comes now.
+    pub(crate) fn forget_interrupt(&self) {
+        self.interrupted.store(false, Ordering::Relaxed);
+    }
+
     /// Answers a text: `tokens` whole, of which the model has computed what it had before.
     pub(crate) fn answer(
         &self,
         model: &mut TextModel,
         tokens: &[u32],
     ) -> Result<Answer, ork_llm::Error> {
-        self.interrupted.store(false, Ordering::Relaxed);
         let TextModel { session, tokenizer, .. } = model;
         session.prompt(tokens)?;
         let start = Instant::now();
@@ -75,7 +79,7 @@ impl Teller {
         // A reader that has gone was noticed above.
         let _ = self.show(&rest);
         text.push_str(&rest);
-        self.interrupted.store(false, Ordering::Relaxed);
+        self.forget_interrupt();
         Ok(Answer::new(text, &done, first, start.elapsed()))
     }
 

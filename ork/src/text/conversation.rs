@@ -36,6 +36,7 @@ pub(crate) fn converse(
             Err(error) => return Err(read(error)),
         };
         ended = false;
+        teller.forget_interrupt();
         if line.trim().is_empty() {
             continue;
         }

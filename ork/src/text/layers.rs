@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ork_cache::environment::Environment;
+use ork_cache::kept::{Kept, Way};
 use ork_cache::{Cache, Store};
 use ork_linear::{Depth, Layers, Setup};
 use ork_llm::{LinearError, Linears, Product, Weight};
@@ -14,12 +15,11 @@ use ork_weights::quantise::Tier;
 use rknpu::Precision;
 
 use crate::error::{Error, Result};
-use crate::input::{open_model, warn_unnamed};
+use crate::input::{open_kept, open_model};
 use crate::output::{Report, counted};
 use crate::size::Size;
 
 use super::check::compare;
-use super::kept::{Kept, KeptError, Way};
 
 /// Rows of a prompt's blocks: what scratch is kept for.
 const ROWS: u32 = 128;
@@ -223,24 +223,19 @@ fn store(
     notes: &mut Vec<String>,
 ) -> Result<Store> {
     let model = open_model(path, &OpenOptions { tied_head: true, ..OpenOptions::default() })?;
-    let opened = kept.open(model, tier).map_err(|error| match error {
-        KeptError::NoFolder => Error::Usage(error.to_string()),
-        KeptError::Folder { path, source } => Error::file("make the folder", &path)(source),
-        KeptError::Pack { path, source } => Error::input(&path)(source),
-        KeptError::Model(error) => Error::input(path)(error),
-        error => Error::input(path)(error),
-    })?;
+    let names: Vec<Box<str>> = model.weights().iter().map(|weight| weight.name.clone()).collect();
+    let opened = open_kept(kept, model, path, tier, report)?;
     let store = opened.store;
     match opened.way {
         Way::Building(pack) => {
             notes.push(format!("note: the weights are kept for the next run: {}", pack.display()));
         }
-        Way::Loaded { pack, names_model } => {
-            if !names_model {
-                warn_unnamed(&pack, report);
-            }
+        Way::Loaded { pack, .. } => {
+            check_whole(&store, &pack, &names)?;
             let other = (0..store.items().len()).filter_map(|item| store.dtype(item));
-            if let Some(dtype) = other.into_iter().find(|dtype| *dtype != tier.dtype()) {
+            if let Some(dtype) = other.into_iter().find(|dtype| *dtype != tier.dtype())
+                && !matches!(kept, Kept::In(_))
+            {
                 notes.push(format!(
                     "note: {} holds weights as {dtype}, and they are used as they are, not as {tier}",
                     pack.display()
@@ -250,6 +245,20 @@ fn store(
         Way::Made => {}
     }
     Ok(store)
+}
+
+/// Refuses a pack that does not have every matrix of the model.
+fn check_whole(store: &Store, pack: &Path, names: &[Box<str>]) -> Result<()> {
+    let there: HashSet<&str> = store.items().iter().map(|item| &*item.name).collect();
+    let missing: Vec<&str> =
+        names.iter().map(|name| &**name).filter(|name| !there.contains(name)).collect();
+    let Some(first) = missing.first() else { return Ok(()) };
+    let reason = format!(
+        "{} of {} are not in it, {first} among them; `ork convert --tied-head` makes a pack of all",
+        missing.len(),
+        counted(names.len(), "weight")
+    );
+    Err(Error::input(pack)(reason))
 }
 
 fn failed(models: &[&Path]) -> impl FnOnce(ork_linear::Error) -> Error {

@@ -13,8 +13,6 @@ pub(crate) use conversation::converse;
 pub(crate) use model::{TextModel, check_text_model};
 pub(crate) use quality::{Table, measure};
 
-use ork_cache::kept;
-
 use crate::error::Error;
 use std::path::Path;
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use ork_cache::environment::Environment;
+use ork_cache::kept::Kept;
 use ork_linear::{Depth, NPU_ROWS};
 use ork_llm::{
     ChatTemplate, Decoder, DraftModel, Linears, Message, Ngrams, Reference, Session, Tokenizer,
@@ -10,12 +11,12 @@ use ork_llm::{
 use ork_weights::model::gguf::Tensors;
 
 use super::failed;
-use super::kept::Kept;
 use super::layers::{self, ALL_CORES, Weights};
 use crate::cli::{Arithmetic, RunArgs};
 use crate::device::OpenDevice;
 use crate::error::{Error, Result};
-use crate::output::Report;
+use crate::input::Input;
+use crate::output::{Report, counted};
 use crate::size::Size;
 
 /// Weights up to this size as f32 are kept so; larger ones as the file has them.
@@ -75,7 +76,10 @@ impl TextModel {
                 let environment =
                     Environment::read().map_err(|error| Error::Usage(error.to_string()))?;
                 let asked = args.persist.as_ref().map(Option::as_deref);
-                let kept = Kept::new(asked, &environment);
+                let kept = match &args.pack {
+                    Some(pack) => Kept::In(pack.clone()),
+                    None => Kept::new(asked, &environment),
+                };
                 let nowhere = kept == Kept::Nowhere;
                 let depth = Depth::Bits16;
                 let (npu_rows, cores) = (NPU_ROWS, ALL_CORES);
@@ -125,6 +129,13 @@ impl TextModel {
 
 /// A model's file and vocabulary.
 pub(super) fn open(path: &Path) -> Result<(Tensors, Tokenizer)> {
+    if let Ok(Input::Pack(pack)) = Input::open(path) {
+        let (path, weights) = (path.display(), counted(pack.entries().len(), "weight"));
+        return Err(Error::Usage(format!(
+            "{path} is a pack of {weights}: it has neither a vocabulary nor norms nor embeddings; name its \
+             model, and the pack with --pack {path}"
+        )));
+    }
     let open = || -> ork_llm::Result<_> {
         let tensors = Tensors::open(path)?;
         let tokenizer = Tokenizer::new(tensors.header())?;

@@ -5,6 +5,7 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use ork_cache::kept::Kept;
 use ork_linear::{Depth, NPU_ROWS};
 use ork_llm::{Decoder, Quality, Tokenizer, read_text};
 use ork_weights::convert::{Options, TierChoice, convert};
@@ -14,7 +15,6 @@ use ork_weights::quantise::Tier;
 use serde::Serialize;
 
 use super::failed;
-use super::kept::Kept;
 use super::layers::{self, ALL_CORES, Weights};
 use super::model::{open, reference};
 use crate::cli::{Form, QualityArgs};

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use ork_cache::kept::Kept;
 use ork_linear::Depth;
 use ork_llm::{
     Decoder, Draft, DraftModel, Ngrams, Quality, Sampler, Session, Tokenizer, read_text,
@@ -12,7 +13,6 @@ use ork_weights::quantise::Tier;
 use serde::Serialize;
 
 use super::failed;
-use super::kept::Kept;
 use super::layers::{self, ALL_CORES, Weights};
 use super::model::{open, reference};
 use crate::error::Result;

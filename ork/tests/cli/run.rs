@@ -7,8 +7,15 @@ mod families;
 #[path = "../../../ork-llm/tests/common/gguf.rs"]
 mod gguf;
 
-use std::path::PathBuf;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
 
+use assert_cmd::cargo::cargo_bin;
+use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 
 use super::{fails, json, model, ork, text};
@@ -137,17 +144,18 @@ fn a_kept_pack_gives_the_same_text() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     assert_eq!(err.matches("with --persist").count(), 1, "{err}");
 
-    let (first, err) = run(&["--persist", text(&pack)], "");
+    let at_pack = format!("--persist={}", text(&pack));
+    let (first, err) = run(&[&at_pack], "");
     assert!(
         first == wanted && err.contains(text(&pack)) && !err.contains("with --persist"),
         "{err}"
     );
     let made = std::fs::read(&pack).unwrap();
     ork(&["verify", text(&pack), "--model", text(&path)]).assert().success();
-    let (second, err) = run(&["--persist", text(&pack)], "");
+    let (second, err) = run(&[&at_pack], "");
     assert!(second == wanted && !err.contains("are kept"), "{err}");
     assert!(std::fs::read(&pack).unwrap() == made, "a pack that is loaded stays as it is");
-    let (_, err) = run(&["--persist", text(&pack), "--tier", "int8"], "");
+    let (_, err) = run(&[&at_pack, "--tier", "int8"], "");
     assert!(err.contains("as rotated-int8") && err.contains("not as int8"), "{err}");
     assert!(!cache.exists());
 
@@ -157,8 +165,42 @@ fn a_kept_pack_gives_the_same_text() {
     assert_eq!(kept(), 1);
     let (loaded, err) = run(&["--persist"], "");
     assert!(loaded == wanted && kept() == 1 && !err.contains("are kept"), "{err}");
-    run(&["--persist", "--tier", "int8"], "");
+    // One that `ork bench` has made, too.
+    ork(&["bench", text(&path), "--device", "sim"])
+        .env("XDG_CACHE_HOME", &cache)
+        .env("ORK_PERSIST", "1")
+        .assert()
+        .success();
     assert_eq!(kept(), 2);
+    let (_, err) = run(&["--persist", "--tier", "int8"], "");
+    assert!(kept() == 2 && !err.contains("are kept"), "{err}");
+    // A word behind the option is not its path.
+    ork(&["run", "--persist", text(&path), LONG, "--raw", "--device", "sim", "--max-tokens", "1"])
+        .env("XDG_CACHE_HOME", &cache)
+        .assert()
+        .success();
+    assert_eq!(kept(), 2);
+}
+
+#[test]
+fn weights_come_from_a_pack_that_has_them_all() {
+    let (folder, path) = writer();
+    let pack = folder.path().join("model.orkpack");
+    let path = text(&path);
+    let long = [LONG, "--raw", "--device", "sim", "--temperature", "0", "--max-tokens", "12"];
+    let with_pack = [&["run", path][..], &long, &["--pack", text(&pack)]].concat();
+    fails(&with_pack, 3, &["model.orkpack", "No such file"]);
+
+    // The head is the table of embeddings, which is not packed unless that is asked for.
+    let convert = ["convert", path, "-o", text(&pack), "--tier", "rotated-int8"];
+    ork(&convert).assert().success();
+    fails(&with_pack, 3, &["model.orkpack", "1 of", "token_embd.weight", "--tied-head"]);
+    std::fs::remove_file(&pack).unwrap();
+    ork(&convert).arg("--tied-head").assert().success();
+    let (wanted, _) = run(&[&[path][..], &long].concat(), "");
+    let (found, err) = run(&with_pack[1..], "");
+    assert!(found == wanted && !err.contains("with --persist"), "{err}");
+    fails(&["run", text(&pack), "Hi"], 2, &["is a pack of", "vocabulary", "--pack"]);
 }
 
 #[test]
@@ -166,7 +208,8 @@ fn a_pack_of_another_model_is_refused() {
     let (folder, path) = writer();
     let (_other, other) = written(families::with_characters(families::llama()));
     let pack = folder.path().join("kept.orkpack");
-    let long = [LONG, "--raw", "--device", "sim", "--max-tokens", "2", "--persist", text(&pack)];
+    let at_pack = format!("--persist={}", text(&pack));
+    let long = [LONG, "--raw", "--device", "sim", "--max-tokens", "2", &at_pack];
     run(&[&[text(&path)][..], &long].concat(), "");
     fails(&[&["run", text(&other)][..], &long].concat(), 3, &[text(&pack), "another"]);
 }
@@ -258,6 +301,48 @@ fn lines_become_a_conversation() {
     // What was said before is not computed again: `;u:Ho;a:` and a last token are new.
     let new = answers[1]["prompt_tokens"].as_u64().unwrap();
     assert!((8..=10).contains(&new), "{new}");
+}
+
+/// Starts `ork run`, which writes or reads for long.
+fn start(path: &Path, prompt: &str) -> Child {
+    Command::new(cargo_bin("ork"))
+        .args(["run", text(path), prompt, "--raw", "--device", "sim", "--temperature", "0"])
+        .args(["--max-tokens", "10000000", "--context", "1000000"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+fn interrupt(child: &Child) {
+    rustix::process::kill_process(Pid::from_child(child), Signal::INT).unwrap();
+}
+
+#[test]
+fn an_interrupt_ends_the_answer() {
+    let (_folder, path) = writer();
+    let mut child = start(&path, LONG);
+    child.stdout.as_mut().unwrap().read_exact(&mut [0; 8]).unwrap();
+    interrupt(&child);
+    let output = child.wait_with_output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && error.contains("; interrupted"), "{error}");
+    assert!(!output.stdout.is_empty());
+}
+
+#[test]
+fn a_second_interrupt_ends_the_program() {
+    let (_folder, path) = writer();
+    // A prompt that takes seconds: nobody looks at the first one meanwhile.
+    let mut child = start(&path, &"A long prompt. ".repeat(600));
+    let mut error = BufReader::new(child.stderr.take().unwrap()).lines();
+    error.find(|line| line.as_ref().unwrap().contains("with --persist")).unwrap().unwrap();
+    sleep(Duration::from_millis(300));
+    interrupt(&child);
+    sleep(Duration::from_millis(100));
+    assert_eq!(child.try_wait().unwrap(), None, "the first one asks");
+    interrupt(&child);
+    assert_eq!(child.wait().unwrap().signal(), Some(2));
 }
 
 #[test]
