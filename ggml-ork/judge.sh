@@ -83,7 +83,7 @@ for model in "$ORK_TEST_SMOLLM2" "$ORK_TEST_GEMMA"; do
     for prompt in "${prompts[@]}"; do
         text "$model" "$prompt" >"$work/wanted"
         grep -q 'ork: .* products of' "$work/log" || fail "nothing was computed by the library"
-        text "$model" "$prompt" GGML_BACKEND_PATH= >"$work/cpu"
+        text "$model" "$prompt" GGML_BACKEND_PATH='' >"$work/cpu"
         cmp -s "$work/wanted" "$work/cpu" && echo "as the CPU's" || echo "otherwise than the CPU's"
         for way in ORK_WCACHE_BUDGET_MB=60 ORK_WCACHE_BUDGET_MB=40 ORK_PERSIST="$pack" ORK_PERSIST="$pack"; do
             text "$model" "$prompt" "$way" >"$work/text" || fail "$way"
@@ -95,7 +95,7 @@ for model in "$ORK_TEST_SMOLLM2" "$ORK_TEST_GEMMA"; do
     # Killed while it packs, then run again.
     rm -f "$pack"
     ORK_PERSIST=$pack timeout -s KILL 1 "$bin/llama-completion" -m "$model" -p "${prompts[0]}" -n 1 -no-cnv \
-        </dev/null >/dev/null 2>&1 || true
+        </dev/null >/dev/null 2>&1 || true # killed, or done already
     text "$model" "${prompts[2]}" ORK_PERSIST="$pack" >"$work/text"
     cmp "$work/text" "$work/wanted" || fail "a kill changes the text"
     # Weights that no file is behind.
@@ -128,6 +128,49 @@ for i in 1 2 3; do grep -q Lisbon "$work/answer$i" || { cat "$work/answer$i"; fa
 ask | grep -q Lisbon || fail "after the cancelled one"
 kill "$server"; wait "$server" || true; server=
 grep -a 'ork: .* products of' "$work/server" | tail -n 1
+
+part "a draft model, and a verifier that is streamed"
+"$bin/llama-quantize" --allow-requantize "$ORK_TEST_SMOLLM2" "$work/large.gguf" f32 >/dev/null 2>&1 || fail "llama-quantize"
+# verified BUDGET: what a server writes that verifies 16 drafted tokens at a time.
+verified() {
+    port=$((port + 1))
+    ORK_WCACHE_BUDGET_MB=$1 ORK_MIN_ROWS=8 "$bin/llama-server" -m "$work/large.gguf" -md "$ORK_TEST_SMOLLM2" \
+        --port $port -np 1 -t 2 -c 1024 --spec-type draft-simple --spec-draft-n-max 16 --spec-draft-n-min 4 \
+        >"$work/server" 2>&1 &
+    server=$!
+    for _ in $(seq 60); do curl -sf "http://127.0.0.1:$port/health" >/dev/null && break; sleep 1; done
+    curl -s "http://127.0.0.1:$port/completion" \
+        -d "{\"prompt\": \"${prompts[0]}\", \"n_predict\": 40, \"temperature\": 0}" >"$work/answer"
+    kill "$server"; wait "$server" || true; server=
+    grep -o '"draft_n_accepted":[0-9]*' "$work/answer" || fail "nothing was drafted"
+    sed -n 's/.*"content":"\([^"]*\)".*/\1/p' "$work/answer" >"$work/verified$1"
+    [ -s "$work/verified$1" ] || fail "nothing was written"
+}
+verified 3072
+verified 200
+grep -qE ', [1-9][0-9]* MiB are streamed' "$work/server" || fail "nothing was streamed"
+cmp "$work/verified3072" "$work/verified200" || fail "a small budget changes the text"
+
+if command -v node >/dev/null; then
+    part "node-llama-cpp's prebuilt libraries"
+    mkdir -p "$dir/node"
+    [ -d "$dir/node/node_modules" ] || (cd "$dir/node" && npm install --silent --no-audit --no-fund \
+        --ignore-scripts "node-llama-cpp@$version" >/dev/null) || fail "npm install"
+    cat >"$dir/node/run.mjs" <<'SCRIPT'
+import {getLlama, LlamaCompletion} from "node-llama-cpp";
+const llama = await getLlama({gpu: false, build: "never", logLevel: "warn"});
+const model = await llama.loadModel({modelPath: process.argv[2]});
+const context = await model.createContext({contextSize: 512});
+const completion = new LlamaCompletion({contextSequence: context.getSequence()});
+console.log(await completion.generateCompletion(process.argv[3], {maxTokens: 8, temperature: 0}));
+await context.dispose();
+await model.dispose();
+SCRIPT
+    env -u LD_LIBRARY_PATH node "$dir/node/run.mjs" "$ORK_TEST_SMOLLM2" "${prompts[0]}" >"$work/text" 2>"$work/log" ||
+        fail "node"
+    grep Lisbon "$work/text" || fail "node wrote something else"
+    grep 'ork: .* products of' "$work/log" || fail "nothing was computed by the library"
+fi
 
 part "divergence from f32 (mean KL <= 0.006, same first token >= 95.5 %)"
 for model in "$ORK_TEST_SMOLLM2" "$ORK_TEST_GEMMA"; do

@@ -225,7 +225,8 @@ impl Engine {
     /// streamed. Where `new` has no room beside the others, those stay as they were.
     fn place(&self, models: &[Weak<Model>], new: &Arc<Model>) -> Result<(), String> {
         let mut live: Vec<Arc<Model>> = models.iter().filter_map(Weak::upgrade).collect();
-        live.sort_by_key(|model| model.store.bytes());
+        let size = |model: &Model| model.files.iter().map(|file| file.size).sum::<u64>();
+        live.sort_by_key(|model| (model.store.bytes(), size(model)));
         match self.place_all(&live) {
             Ok(()) => Ok(()),
             Err(error) => {

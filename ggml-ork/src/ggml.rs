@@ -2,7 +2,7 @@
 //!
 //! Field order and widths are those of `ggml.h`, `ggml-backend.h` and `ggml-backend-impl.h`. Between the
 //! two versions only the table of buffer types differs. A callback that is never called, or only asked
-//! whether it is there, is a [`Hook`].
+//! whether it is there, is a `Hook`.
 
 use std::ffi::{c_char, c_int, c_void};
 

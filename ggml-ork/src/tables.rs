@@ -42,7 +42,7 @@ struct Tables {
 /// [`Refusal`].
 ///
 /// # Safety
-/// As [`Host::new`].
+/// What `resolve` finds under a name of ggml's is ggml's function of that name, and stays.
 pub unsafe fn start(
     resolve: Resolve<'_>,
     settings: Settings,
