@@ -23,7 +23,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 ///
 /// let (iova, len) = (0xffff_0000, 4096);
 /// let access = Access { core: 0, domain: 0, unit: Unit::DpuWrite, write: true, iova, len };
-/// assert_eq!(access.end(), 0xffff_1000);
+/// assert_eq!(access.iova + access.len, 0xffff_1000);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
