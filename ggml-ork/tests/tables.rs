@@ -280,6 +280,14 @@ fn what_is_not_ours_is_left() {
     assert!(!ask(&|_, q, _| q.data = q.data.wrapping_byte_add(144)), "a row further on");
     assert!(!ask(&|_, q, _| q.kind = 14), "another type than the file's");
     assert!(!ask(&|_, q, _| q.ne[1] = 128), "half of a weight");
+    let half = |node: &mut host_types::Tensor, q: &mut host_types::Tensor| {
+        (q.ne[1], node.ne[0]) = (128, 128);
+        node.nb = [4, 512, 512 * ROWS, 512 * ROWS];
+    };
+    assert!(!ask(&|node, q, _| half(node, q)), "half of a weight, and results for it");
+    let halves =
+        |q: &mut host_types::Tensor| (q.kind, q.nb) = (F16, [2, 512, 512 * 256, 512 * 256]);
+    assert!(!ask(&|_, q, _| halves(q)), "another type, that lies as it should");
     assert!(!ask(&|_, q, _| q.buffer = std::ptr::null_mut()), "memory of others");
     assert!(!ask(&|_, _, rows| rows.nb[0] = 8), "every other value");
     assert!(!ask(&|_, _, rows| rows.ne[0] = 224), "rows of another weight");
