@@ -98,10 +98,10 @@ impl Environment {
     /// The same from any source of variables. Empty values count as unset.
     ///
     /// ```
-    /// use ork_cache::environment::{DEFAULT_BUDGET, Environment};
+    /// use ork_cache::environment::Environment;
     ///
     /// let environment = Environment::from_lookup(|_| None)?;
-    /// assert_eq!(environment.budget, DEFAULT_BUDGET);
+    /// assert_eq!(environment.budget, 3072 << 20);
     /// # Ok::<(), ork_cache::environment::BadSetting>(())
     /// ```
     ///

@@ -513,7 +513,7 @@ mod tests {
     #[test]
     fn lengths_must_fit() {
         let mut rows = QuantisedRows::new(Depth::Bits8);
-        for (len, k) in [(33, 32), (40, 40), (0, 0), (31, 32)] {
+        for (len, k) in [(33, 32), (40, 32), (0, 0), (31, 32)] {
             let error = rows.quantise(&vec![0.0; len], k, Transform::None);
             assert!(matches!(error, Err(Error::Length { .. })), "{len} {k}");
         }

@@ -202,7 +202,7 @@ pub struct Experts {
 /// use ork_cache::plan::{Shape, ShapeError};
 ///
 /// let shape = Shape::known("gemma-2-9b").expect("comes with the crate");
-/// let odd = Shape { vocab: 33, ..shape };
+/// let odd = Shape { vocab: 0, ..shape };
 /// assert!(matches!(odd.items(), Err(ShapeError::Layout { .. })));
 /// ```
 #[derive(Debug, thiserror::Error)]

@@ -196,8 +196,9 @@ impl Store {
     /// let weight = BlockWeight { name: "ones".into(), k: 32, n: 32, kind: TensorType::F32 };
     /// let blocks = Ones([1f32; 32 * 32].iter().flat_map(|one| one.to_le_bytes()).collect());
     /// let store = Store::from_blocks(vec![weight], Tier::Int8, Box::new(blocks))?;
-    /// let mut tiles = vec![0; 32 * 32];
-    /// store.load(0, 0, &store.items()[0].layout, &mut tiles)?;
+    /// let layout = store.items()[0].layout;
+    /// let mut tiles = vec![0; layout.bytes() as usize];
+    /// store.load(0, 0, &layout, &mut tiles)?;
     /// assert_eq!((tiles[0], store.scales(0)?[0]), (127, 1.0 / 127.0));
     /// # Ok::<(), ork_cache::StoreError>(())
     /// ```

@@ -170,7 +170,7 @@ impl TensorType {
     ///
     /// // Whichever type has the fewest bits.
     /// let least = TensorType::all().min_by(|a, b| a.bits().total_cmp(&b.bits()));
-    /// assert_eq!(least, Some(TensorType::IQ1_S));
+    /// assert_eq!(least, Some(TensorType::Q1_0));
     /// ```
     pub fn all() -> impl Iterator<Item = TensorType> {
         TYPES.iter().map(|row| row.0)

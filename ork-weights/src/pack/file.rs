@@ -63,7 +63,8 @@ impl PackFile {
     /// ```
     /// use ork_weights::pack::Pack;
     ///
-    /// # let (_folder, path) = ork_weights::doc::pack()?;
+    /// # let file = ork_weights::doc::pack()?;
+    /// # let path = file.path();
     /// let pack = Pack::open(&path)?; // of one int8 weight, 64 × 64
     /// if let Err(error) = pack.source().read_directly() {
     ///     println!("not on this file system: {error}"); // loads go on through the cache

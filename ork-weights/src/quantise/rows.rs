@@ -10,8 +10,8 @@ use crate::dequant::{TensorType, dequantise};
 /// use ork_weights::{dequant::TensorType, quantise::Rows};
 ///
 /// let raw = [0u8; 34 * 2 * 32]; // 32 channels of two Q8_0 blocks
-/// let rows = Rows::new(TensorType::Q8_0, 64, 32, &raw)?;
-/// assert_eq!((rows.k(), rows.n()), (64, 32));
+/// assert!(Rows::new(TensorType::Q8_0, 64, 32, &raw).is_ok());
+/// assert!(Rows::new(TensorType::Q8_0, 64, 33, &raw).is_err()); // a row is missing
 /// # Ok::<(), ork_weights::quantise::QuantiseError>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
