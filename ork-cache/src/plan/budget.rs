@@ -84,21 +84,20 @@ pub(crate) fn fit<T>(
     }
     let sum = items.iter().try_fold(0u64, |sum, item| sum.checked_add(item.bytes()));
     let bytes = sum.filter(|&sum| sum <= MOST_BYTES).ok_or(PlanError::TooLarge)?;
-    let total = board.total();
-    let mut rows = board.rows;
-    loop {
-        let scratch = Board::scratch(items, rows);
-        if rows <= 1 || scratch <= total / SCRATCH_SHARE {
-            if let Some(placed) = place(total, rows, scratch) {
-                return Ok(placed);
-            }
-            if rows <= 1 {
-                let works = |total| place(total, rows, scratch).is_some();
-                return Err(too_small(board, bytes, scratch, works));
+    let placed = |total| {
+        let mut rows = board.rows;
+        loop {
+            let scratch = Board::scratch(items, rows);
+            let fits = rows <= 1 || scratch <= total / SCRATCH_SHARE;
+            match fits.then(|| place(total, rows, scratch)).flatten() {
+                None if rows > 1 => rows /= 2,
+                placed => return placed,
             }
         }
-        rows /= 2;
-    }
+    };
+    let scratch = Board::scratch(items, board.rows.min(1));
+    placed(board.total())
+        .ok_or_else(|| too_small(board, bytes, scratch, |total| placed(total).is_some()))
 }
 
 fn too_small(board: &Board, bytes: u64, scratch: u64, works: impl Fn(u64) -> bool) -> PlanError {

@@ -68,7 +68,7 @@ fn loads_are_recorded_while_a_command_runs() {
     let csv = folder.path().join("load.csv");
     let program = super::program();
     let args = ["top", "--interval", "0.02", "--record", text(&csv), "--"];
-    let run = ["bench", text(&pack), "--device", "sim", "--passes", "40"];
+    let run = ["bench", text(&pack), "--device", "sim", "--passes", "400"];
     let run: Vec<&str> = program.split(' ').chain(run).collect();
     let output = ork(&[&args[..], &run].concat()).assert().success();
     assert!(!output.get_output().stdout.is_empty());
