@@ -20,8 +20,8 @@ use crate::error::{Error, Result};
 use crate::health::{Health, JobFailure, PostMortem, Record, Recovery};
 use crate::limits;
 use crate::lock::DeviceLock;
+use crate::npu_turns::{Entry, Inside, Mode, Stay, Turns, Want};
 use crate::open::{self, OpenOptions};
-use crate::turns::{Entry, Inside, Mode, Stay, Turns, Want};
 
 /// What a reset and what it stops need before the NPU takes work again.
 const SETTLE: Duration = Duration::from_millis(300);

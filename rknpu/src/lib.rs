@@ -238,11 +238,11 @@ pub mod limits;
 mod lock;
 mod mapping;
 pub mod matmul;
+mod npu_turns;
 pub mod open;
 pub mod probe;
 pub mod program;
 pub mod reference;
-mod turns;
 mod worker;
 
 // In the order in which a program comes to them; everything else is in the modules.

@@ -1,6 +1,6 @@
 //! The cache on a device: memory in IOMMU domains, filled from packs and models.
 
-mod pieces;
+mod large_buffers;
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use rknpu::buffer::ReadOnly;
 use rknpu::{Buffer, Domain, Host, Layout, WeightRef};
 
-use pieces::LargeBuffer;
+use large_buffers::LargeBuffer;
 
 use crate::backend::Backend;
 use crate::cache::{Cache, Pinned};
@@ -100,7 +100,7 @@ impl Npu {
             let stays = |p: &&Part| p.home == Home::Fixed && p.domain.index() == domain;
             let here = || parts.iter().filter(stays);
             let sizes = here().map(|part| part.layout.bytes().next_multiple_of(PAGE) as usize);
-            let buffers = pieces::large_buffers(sizes).into_iter().map(Arc::new);
+            let buffers = large_buffers::large_buffers(sizes).into_iter().map(Arc::new);
             let pieces = buffers.flat_map(|large| {
                 (0..large.len()).map(move |index| Piece { large: large.clone(), index })
             });
@@ -174,7 +174,7 @@ impl Backend for Npu {
             (Ok(domain), Ok(bytes)) => (domain, bytes),
             (Err(cause), _) | (_, Err(cause)) => return (Vec::new(), Some(cause)),
         };
-        let (slots, error) = pieces::slots(domain, bytes, count);
+        let (slots, error) = large_buffers::slots(domain, bytes, count);
         self.record_memory();
         let filling = |buffer| Filling { buffer, layout: None, piece: None };
         (slots.into_iter().map(filling).collect(), error.map(cause))

@@ -1,13 +1,13 @@
 //! Models put on a device: placed within a budget, attached to a cache.
 
-mod access;
+mod page_cache;
 mod placement;
 
 use std::sync::Arc;
 
 use rknpu::{Device, MatmulLimits, Precision};
 
-pub use access::{Access, ParseAccessError, Reading};
+pub use page_cache::{Access, ParseAccessError, Reading};
 pub use placement::{Note, Setup, scratch_bytes};
 
 use placement::{Placement, Rule};
@@ -88,7 +88,7 @@ pub fn open(device: &Device, stores: &[Arc<Store>], setup: &Setup) -> Result<Ope
     };
     let scratch = scratch.saturating_mul(cache.domains().len() as u64);
     let bytes = cache.limits().total.saturating_add(scratch);
-    let reading = access::choose(setup.access, stores, bytes);
+    let reading = page_cache::choose(setup.access, stores, bytes);
     Ok(Opened { cache, models, rows, bytes, reading, notes })
 }
 

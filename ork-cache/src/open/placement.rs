@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rknpu::Device;
 use rknpu::capabilities::Domains;
 
-use super::access::Access;
+use super::page_cache::Access;
 use crate::environment::PolicyKind;
 use crate::plan::{Board, Item, Plan, PlanError, fit};
 use crate::store::Store;

@@ -11,7 +11,7 @@
 //! * the error of a load reaches those who waited for that load and nobody else.
 
 mod ledger;
-mod place;
+mod make_room;
 mod state;
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -7,7 +7,7 @@ use ork_weights::pack::{Pack, PackFile, PackWriter, Summary, WeightHeader};
 use ork_weights::quantise::{Recipe, Tier};
 use rknpu_sys::layout::Layout;
 
-use super::column_range::copy_columns;
+use super::copy_columns::copy_columns;
 use super::{Expected, StoreError};
 
 /// A model whose weights are quantised at every load.

@@ -1,6 +1,6 @@
 //! Where the bytes of weights come from: a pack, a model that is quantised as it is used, or memory.
 
-mod column_range;
+mod copy_columns;
 mod from_blocks;
 mod from_model;
 
@@ -15,7 +15,7 @@ use ork_weights::quantise::{QuantiseError, Tier};
 use rknpu_sys::layout::Layout;
 use rustix::fs::{Advice, fadvise};
 
-use column_range::copy_columns;
+use copy_columns::copy_columns;
 use from_blocks::FromBlocks;
 pub use from_blocks::{BlockWeight, Blocks};
 use from_model::{FromModel, Made};

@@ -7,7 +7,7 @@
 
 use rknpu_sys::regs::{ATOM_BYTES, CBUF_BANKS, Field, Format, cna, core, dpu};
 
-use super::allowed::Registers;
+use super::allowed_registers::Registers;
 use crate::buffer::{Buffer, OnDevice};
 use crate::program::ProgramError;
 

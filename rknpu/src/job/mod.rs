@@ -1,6 +1,6 @@
 //! Jobs of register programs that the caller wrote (those of [`Matmul`](crate::Matmul) are in `matmul`).
 
-mod allowed;
+mod allowed_registers;
 mod extents;
 #[cfg(test)]
 mod tests;
@@ -21,7 +21,7 @@ use crate::health::{JobFailure, Recovery};
 use crate::limits;
 use crate::matmul::JobStats;
 use crate::program::{ProgramError, trailer};
-use allowed::Registers;
+use allowed_registers::Registers;
 
 /// Programs start on multiples of this many bytes.
 const ALIGN: usize = 64;

@@ -16,7 +16,7 @@ use rknpu_sys::layout::Precision;
 use rknpu_sys::regs::{Command, cna, core, dpu};
 
 use super::Job;
-use super::allowed::Registers;
+use super::allowed_registers::Registers;
 use super::extents::{Operand, extents};
 use crate::buffer::{Buffer, OnDevice};
 use crate::cores::Core;

@@ -1,4 +1,4 @@
-//! A matmul's own memory, that for activations aside: register programs, their list, and results.
+//! What a matmul keeps beside its activations: register programs, their list, and results.
 //!
 //! The list of programs is only ever touched by CPUs and needs no cache maintenance. Each core writes into a
 //! region of its own of the output buffer, which the CPU only reads, so no dirty line can land on

@@ -18,14 +18,14 @@ mod capacity;
 mod cores;
 mod domains;
 mod fill_rate;
-mod reload;
+mod persist;
 mod stream;
 
 pub use capacity::{Bound, CapacityReport, available_memory, capacity};
 pub use cores::{CoreOutcome, CoresReport, cores};
 pub use domains::{DomainsReport, domains};
 pub use fill_rate::{FillRate, FillReport, fill};
-pub use reload::{PersistReport, persist};
+pub use persist::{PersistReport, persist};
 pub use stream::{StreamReport, stream};
 
 use std::time::Duration;

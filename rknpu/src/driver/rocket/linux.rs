@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::mm::Advice;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::requests::{Channel, Files, Vetted};
+use super::driver::{Channel, Files, Vetted};
 use crate::driver::{driver_name, map_node};
 use crate::mapping::Mapping;
 

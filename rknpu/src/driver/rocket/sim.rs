@@ -9,7 +9,7 @@ use rknpu_sys::ioctl::Request;
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::requests::{Channel, Files, Rocket, Vetted};
+use super::driver::{Channel, Files, Rocket, Vetted};
 use crate::driver::Driver;
 use crate::driver::vendor::map_simulated;
 use crate::error::Result as OpenResult;

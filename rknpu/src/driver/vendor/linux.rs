@@ -13,7 +13,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::requests::{Channel, Vetted};
+use super::driver::{Channel, Vetted};
 use crate::mapping::{Mapping, Unmap};
 
 /// An open node of the driver.

@@ -11,7 +11,7 @@ use rknpu_sys::drm;
 use rknpu_sys::ioctl::{self, Request};
 use rustix::io::Errno;
 
-use super::requests::{Channel, Rknpu, Vetted};
+use super::driver::{Channel, Rknpu, Vetted};
 use crate::driver::Driver;
 use crate::error::Result as OpenResult;
 use crate::mapping::{Mapping, Unmap};

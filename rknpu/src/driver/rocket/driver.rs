@@ -17,8 +17,8 @@ use rknpu_sys::ioctl::Request;
 use rknpu_sys::rocket::{self, CreateBo, FiniBo, Job, PrepBo, Submit, Task};
 use rustix::io::Errno;
 
-use super::marks::Marks;
-use super::places::Places;
+use super::address_holes::Places;
+use super::result_marks::Marks;
 use crate::capabilities::{Capabilities, Domains, DriverName};
 use crate::driver::{
     Access, Allocate, Completion, Driver, DriverVersion, Import, Object, PROGRAM_ENTRY, Part,
