@@ -6,3 +6,7 @@ pub mod bench;
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/engines.md")]
+struct Engines;
