@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Judges the library with an unmodified llama.cpp, on the simulator.
 #
-#   bash ggml-ork/judge.sh LIBRARY
+#   bash ggml-ork/judge.sh LIBRARY [prebuilt]
 #
-# llama.cpp comes from npm (node-llama-cpp carries its whole tree, with tests) and is built once, into
-# ORK_LLAMA_DIR (~/.cache/ork-llama). Needs npm, git, a C++ compiler, cmake and ninja (else pip's), and the
+# llama.cpp comes from npm: node-llama-cpp has libraries that are built already, and carries the whole tree, with
+# tests, which is built once, into ORK_LLAMA_DIR (~/.cache/ork-llama). With `prebuilt` nothing is built: the same text
+# in every way, by the libraries alone. Needs npm, node, git, a C++ compiler, cmake and ninja (else pip's), and the
 # models that ORK_TEST_SMOLLM2 and ORK_TEST_GEMMA name. Exit code 77: something of these is missing.
 set -euo pipefail
 library=$(realpath "$1")
@@ -19,6 +20,64 @@ lacking() { echo "left out: $1"; exit 77; }
 for model in "${ORK_TEST_SMOLLM2:-}" "${ORK_TEST_GEMMA:-}"; do
     [ -f "$model" ] || lacking "no model: ORK_TEST_SMOLLM2 and ORK_TEST_GEMMA name GGUF files"
 done
+
+part() { printf -- '--- %s (%d s)\n' "$1" $SECONDS; }
+fail() { echo "FAILED: $1"; exit 1; }
+
+prompts=(
+    "The capital of France is Paris. The capital of Germany is Berlin. The capital of Italy is Rome. The capital of Spain is Madrid. The capital of Portugal is"
+    "Once upon a time there was a small dog who lived in a red house near the river with an old man and his cat. Every morning the dog went to the market to buy bread. One day"
+    "To make a good cup of tea, first boil fresh water in a kettle. Then warm the pot, put in one spoon of leaves for each person and one for the pot, pour the water on, and"
+)
+
+export ORK_DEVICE=sim ORK_LOG=1
+
+# node_text MODEL PROMPT [VARIABLE=VALUE…]: what Node's libraries write, and on $work/log what was said.
+node_text() {
+    local model=$1 prompt=$2
+    shift 2
+    env -u LD_LIBRARY_PATH GGML_BACKEND_PATH="$library" "$@" node "$dir/node/run.mjs" "$model" "$prompt" \
+        2>"$work/log" || { tail -n 5 "$work/log"; fail "node"; }
+}
+
+# The same text in every way, by the libraries that node-llama-cpp has built.
+prebuilt() {
+    local model pack way
+    for way in npm node; do command -v $way >/dev/null || { echo "left out: no $way"; return; }; done
+    mkdir -p "$dir/node"
+    [ -d "$dir/node/node_modules" ] || (cd "$dir/node" && npm install --silent --no-audit --no-fund \
+        --ignore-scripts "node-llama-cpp@$version" >/dev/null) || lacking "npm does not answer"
+    cat >"$dir/node/run.mjs" <<'SCRIPT'
+import {getLlama, LlamaCompletion} from "node-llama-cpp";
+const llama = await getLlama({gpu: false, build: "never", logLevel: "warn"});
+const model = await llama.loadModel({modelPath: process.argv[2]});
+const context = await model.createContext({contextSize: 512});
+const completion = new LlamaCompletion({contextSequence: context.getSequence()});
+console.log(await completion.generateCompletion(process.argv[3], {maxTokens: 12, temperature: 0}));
+await context.dispose();
+await model.dispose();
+SCRIPT
+    for model in "$ORK_TEST_SMOLLM2" "$ORK_TEST_GEMMA"; do
+        part "prebuilt libraries: $(basename "$model")"
+        pack=$work/node-$(basename "$model").orkpack
+        node_text "$model" "${prompts[0]}" >"$work/wanted"
+        grep 'ork: .* products of' "$work/log" || fail "nothing was computed by the library"
+        grep Lisbon "$work/wanted" || fail "the text makes no sense"
+        for way in ORK_WCACHE_BUDGET_MB=60 ORK_PERSIST="$pack" ORK_PERSIST="$pack"; do
+            node_text "$model" "${prompts[0]}" "$way" >"$work/text"
+            cmp "$work/text" "$work/wanted" || fail "$way changes the text"
+            case $way in *BUDGET*) grep -q 'MiB are streamed' "$work/log" || fail "$way: nothing was streamed" ;; esac
+        done
+        grep -q 'weights are those of' "$work/log" || fail "the pack was not loaded"
+    done
+}
+
+if [ "${2:-}" = prebuilt ]; then
+    command -v npm >/dev/null && command -v node >/dev/null || lacking "no npm, or no node"
+    prebuilt
+    part "done"
+    exit
+fi
 
 build() {
     local tool
@@ -46,10 +105,8 @@ for tool in "${tools[@]}"; do
     [ -x "$dir/build/bin/$tool" ] || { build; break; }
 done
 bin=$dir/build/bin
-export GGML_BACKEND_PATH=$library LD_LIBRARY_PATH=$bin ORK_DEVICE=sim ORK_LOG=1
+export GGML_BACKEND_PATH=$library LD_LIBRARY_PATH=$bin
 
-part() { printf -- '--- %s (%d s)\n' "$1" $SECONDS; }
-fail() { echo "FAILED: $1"; exit 1; }
 
 part "the library is loaded"
 "$bin/llama-completion" --list-devices 2>/dev/null | grep 'ORK: RK3588 NPU' || fail "not loaded"
@@ -72,11 +129,6 @@ text() {
         </dev/null 2>"$work/log"
 }
 
-prompts=(
-    "The capital of France is Paris. The capital of Germany is Berlin. The capital of Italy is Rome. The capital of Spain is Madrid. The capital of Portugal is"
-    "Once upon a time there was a small dog who lived in a red house near the river with an old man and his cat. Every morning the dog went to the market to buy bread. One day"
-    "To make a good cup of tea, first boil fresh water in a kettle. Then warm the pot, put in one spoon of leaves for each person and one for the pot, pour the water on, and"
-)
 for model in "$ORK_TEST_SMOLLM2" "$ORK_TEST_GEMMA"; do
     part "the same text in every way: $(basename "$model")"
     pack=$work/$(basename "$model").orkpack
@@ -151,26 +203,7 @@ verified 200
 grep -qE ', [1-9][0-9]* MiB are streamed' "$work/server" || fail "nothing was streamed"
 cmp "$work/verified3072" "$work/verified200" || fail "a small budget changes the text"
 
-if command -v node >/dev/null; then
-    part "node-llama-cpp's prebuilt libraries"
-    mkdir -p "$dir/node"
-    [ -d "$dir/node/node_modules" ] || (cd "$dir/node" && npm install --silent --no-audit --no-fund \
-        --ignore-scripts "node-llama-cpp@$version" >/dev/null) || fail "npm install"
-    cat >"$dir/node/run.mjs" <<'SCRIPT'
-import {getLlama, LlamaCompletion} from "node-llama-cpp";
-const llama = await getLlama({gpu: false, build: "never", logLevel: "warn"});
-const model = await llama.loadModel({modelPath: process.argv[2]});
-const context = await model.createContext({contextSize: 512});
-const completion = new LlamaCompletion({contextSequence: context.getSequence()});
-console.log(await completion.generateCompletion(process.argv[3], {maxTokens: 8, temperature: 0}));
-await context.dispose();
-await model.dispose();
-SCRIPT
-    env -u LD_LIBRARY_PATH node "$dir/node/run.mjs" "$ORK_TEST_SMOLLM2" "${prompts[0]}" >"$work/text" 2>"$work/log" ||
-        fail "node"
-    grep Lisbon "$work/text" || fail "node wrote something else"
-    grep 'ork: .* products of' "$work/log" || fail "nothing was computed by the library"
-fi
+prebuilt
 
 part "divergence from f32 (mean KL <= 0.006, same first token >= 95.5 %)"
 for model in "$ORK_TEST_SMOLLM2" "$ORK_TEST_GEMMA"; do
