@@ -40,7 +40,7 @@ node_text() {
         2>"$work/log" || { tail -n 5 "$work/log"; fail "node"; }
 }
 
-# The same text in every way, by the libraries that node-llama-cpp has built.
+# prebuilt MODEL…: the same text in every way, by the libraries that node-llama-cpp has built.
 prebuilt() {
     local model pack way
     for way in npm node; do command -v $way >/dev/null || { echo "left out: no $way"; return; }; done
@@ -57,7 +57,7 @@ console.log(await completion.generateCompletion(process.argv[3], {maxTokens: 12,
 await context.dispose();
 await model.dispose();
 SCRIPT
-    for model in "$ORK_TEST_SMOLLM2" "$ORK_TEST_GEMMA"; do
+    for model in "$@"; do
         part "prebuilt libraries: $(basename "$model")"
         pack=$work/node-$(basename "$model").orkpack
         node_text "$model" "${prompts[0]}" >"$work/wanted"
@@ -74,7 +74,7 @@ SCRIPT
 
 if [ "${2:-}" = prebuilt ]; then
     command -v npm >/dev/null && command -v node >/dev/null || lacking "no npm, or no node"
-    prebuilt
+    prebuilt "$ORK_TEST_SMOLLM2"
     part "done"
     exit
 fi
@@ -203,7 +203,7 @@ verified 200
 grep -qE ', [1-9][0-9]* MiB are streamed' "$work/server" || fail "nothing was streamed"
 cmp "$work/verified3072" "$work/verified200" || fail "a small budget changes the text"
 
-prebuilt
+prebuilt "$ORK_TEST_SMOLLM2" "$ORK_TEST_GEMMA"
 
 part "divergence from f32 (mean KL <= 0.006, same first token >= 95.5 %)"
 for model in "$ORK_TEST_SMOLLM2" "$ORK_TEST_GEMMA"; do
