@@ -69,6 +69,7 @@
 mod object;
 mod rocket;
 mod vendor;
+mod vetted;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -84,7 +85,7 @@ pub use object::{Access, Object, Part, Submission, Uses};
 
 pub(crate) use rocket::{Node as RocketNode, Rocket};
 pub(crate) use vendor::{
-    Linux, Rknpu, allocate_dma_buf, driver_name, map_dma_buf, map_node, sync_dma_buf,
+    Linux, Rknpu, allocate_dma_buf, carry, driver_name, map_dma_buf, map_node, sync_dma_buf,
 };
 
 /// Driver version as the driver reports it: 0.9.8 is 908.

@@ -20,6 +20,7 @@ use rustix::io::Errno;
 use super::address_holes::Places;
 use super::result_marks::Marks;
 use crate::capabilities::{Capabilities, Domains, DriverName};
+use crate::driver::vetted::Carried;
 use crate::driver::{
     Access, Allocate, Completion, Driver, DriverVersion, Import, Object, PROGRAM_ENTRY, Part,
     Program, Purpose, Refused, Spaces, Submission,
@@ -31,9 +32,10 @@ use crate::mapping::{MappedRange, Mapping};
 /// A request whose every field the driver may trust.
 pub(crate) struct Vetted<T>(T);
 
-impl<T> Vetted<T> {
-    /// The struct, for the call.
-    pub(crate) fn get_mut(&mut self) -> &mut T {
+impl<T: Request> Carried for Vetted<T> {
+    type Request = T;
+
+    fn request(&mut self) -> &mut T {
         &mut self.0
     }
 }

@@ -1,18 +1,17 @@
 //! Carries the requests to the `rocket` driver of the running Linux kernel: opened node, ioctl, mmap.
-#![allow(unsafe_code)]
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rknpu_sys::ioctl::{self, Request};
+use rknpu_sys::ioctl::Request;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::Advice;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::driver::{Channel, Files, Vetted};
-use crate::driver::{driver_name, map_node};
+use crate::driver::{carry, driver_name, map_node};
 use crate::mapping::Mapping;
 
 /// A node whose driver is `rocket` ([`driver_name`]).
@@ -62,9 +61,7 @@ impl Files for Node {
 
 impl Channel for File {
     fn call<T: Request>(&self, request: &mut Vetted<T>) -> Result<(), Errno> {
-        // SAFETY: the file's driver is rocket, so word and struct belong together (`Request`), and the
-        // contents are vetted: user addresses are of arrays that live across the call.
-        unsafe { ioctl::call(&self.0, request.get_mut()) }
+        carry(&self.0, request)
     }
 
     fn map(&self, offset: u64, len: usize) -> Result<Mapping, Errno> {

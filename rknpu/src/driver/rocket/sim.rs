@@ -1,5 +1,4 @@
 //! Carries the requests to the simulator, in this process.
-#![allow(unsafe_code)]
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::driver::{Channel, Files, Rocket, Vetted};
 use crate::driver::Driver;
-use crate::driver::vendor::map_simulated;
+use crate::driver::vendor::{carry_simulated, map_simulated};
 use crate::error::Result as OpenResult;
 use crate::mapping::Mapping;
 
@@ -47,10 +46,7 @@ impl Files for Simulated {
 
 impl Channel for File {
     fn call<T: Request>(&self, request: &mut Vetted<T>) -> Result<(), Errno> {
-        let arg = std::ptr::from_mut(request.get_mut()).cast();
-        // SAFETY: `arg` is a live struct of the size that its word says (`Request`); no struct that
-        // this crate sends holds an address for the kernel to write to.
-        unsafe { self.ioctl(T::REQUEST, arg) }.map(drop)
+        carry_simulated(self, request)
     }
 
     fn map(&self, offset: u64, len: usize) -> Result<Mapping, Errno> {

@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use crate::capabilities::{Capabilities, Domains, DriverName};
+use crate::driver::vetted::Carried;
 use crate::driver::{
     Allocate, Caching, Completion, Driver, DriverVersion, Import, Object, PROGRAM_ENTRY, Part,
     Program, Purpose, Refused, Spaces, Submission,
@@ -32,9 +33,10 @@ const _: () = assert!(size_of::<uapi::Task>() == PROGRAM_ENTRY);
 /// A request whose every field the driver may trust.
 pub(crate) struct Vetted<T>(T);
 
-impl<T> Vetted<T> {
-    /// The struct, for the call.
-    pub(crate) fn get_mut(&mut self) -> &mut T {
+impl<T: Request> Carried for Vetted<T> {
+    type Request = T;
+
+    fn request(&mut self) -> &mut T {
         &mut self.0
     }
 }

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::driver::{Channel, Vetted};
+use crate::driver::vetted::Carried;
 use crate::mapping::{Mapping, Unmap};
 
 /// An open node of the driver.
@@ -107,15 +108,21 @@ impl Unmap for Munmap {
     }
 }
 
+/// A driver's ioctl, on a node that was opened by that driver's name.
+pub(crate) fn carry(fd: impl AsFd, request: &mut impl Carried) -> Result<(), Errno> {
+    // SAFETY: word and struct belong together (`Request`), the node's driver is the one that they are of, and
+    // the contents are vetted (`Carried`): kernel addresses are of live objects, ranges inside them, user
+    // addresses of arrays that live across the call.
+    unsafe { ioctl::call(fd, request.request()) }
+}
+
 impl Channel for Linux {
     fn node(&self) -> &str {
         &self.node
     }
 
     fn call<T: Request>(&self, request: &mut Vetted<T>) -> Result<(), Errno> {
-        // SAFETY: the node's driver is rknpu, so word and struct belong together (`Request`), and the
-        // contents are vetted: kernel addresses are of live objects, task ranges inside them.
-        unsafe { ioctl::call(&self.fd, request.get_mut()) }
+        carry(&self.fd, request)
     }
 
     fn map(&self, offset: u64, len: usize) -> Result<Mapping, Errno> {

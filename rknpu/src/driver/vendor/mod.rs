@@ -7,6 +7,8 @@ mod linux;
 mod sim;
 
 pub(crate) use driver::Rknpu;
-pub(crate) use linux::{Linux, allocate_dma_buf, driver_name, map_dma_buf, map_node, sync_dma_buf};
+pub(crate) use linux::{
+    Linux, allocate_dma_buf, carry, driver_name, map_dma_buf, map_node, sync_dma_buf,
+};
 #[cfg(feature = "sim")]
-pub(super) use sim::{map_simulated, simulated};
+pub(super) use sim::{carry_simulated, map_simulated, simulated};

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use super::driver::{Channel, Rknpu, Vetted};
 use crate::driver::Driver;
+use crate::driver::vetted::Carried;
 use crate::error::Result as OpenResult;
 use crate::mapping::{Mapping, Unmap};
 
@@ -52,16 +53,24 @@ pub(in crate::driver) fn map_simulated(
     Ok(unsafe { Mapping::from_raw(start, len, owner) })
 }
 
+/// An ioctl of the driver that the simulator has behind this file.
+pub(in crate::driver) fn carry_simulated<V: Carried>(
+    file: &File,
+    request: &mut V,
+) -> Result<(), Errno> {
+    let arg = std::ptr::from_mut(request.request()).cast();
+    // SAFETY: `arg` is a live struct of the size that its word says (`Request`), whose contents are vetted
+    // (`Carried`): user addresses in it are of arrays that live across the call.
+    unsafe { file.ioctl(V::Request::REQUEST, arg) }.map(drop)
+}
+
 impl Channel for Simulated {
     fn node(&self) -> &str {
         "sim"
     }
 
     fn call<T: Request>(&self, request: &mut Vetted<T>) -> Result<(), Errno> {
-        let arg = std::ptr::from_mut(request.get_mut()).cast();
-        // SAFETY: `arg` is a live struct of the size that its word says (`Request`); no struct that
-        // this crate sends holds an address for the kernel to write to.
-        unsafe { self.file.ioctl(T::REQUEST, arg) }.map(drop)
+        carry_simulated(&self.file, request)
     }
 
     fn map(&self, offset: u64, len: usize) -> Result<Mapping, Errno> {
