@@ -13,6 +13,7 @@
 //! ```
 //!
 //! What it finds goes to `fuzz/regressions/<target>/`, named after the defect.
+#![forbid(unsafe_code)]
 
 mod cache_ops;
 mod gguf_dequant;

@@ -85,7 +85,7 @@
 //!   among experts, and where the caller asks for LRU.
 //! * **Bytes are what exists.** They are counted before the device is asked for them and until it has freed them, so
 //!   the budget holds at every moment, not on average.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod backend;

@@ -9,6 +9,7 @@
 //!
 //! It is a library so that the workspace's scenario tests run the very code that the program runs.
 //! Other programs build on `ork-cache`, `ork-weights` and `rknpu`.
+#![forbid(unsafe_code)]
 
 pub mod activity;
 pub mod cli;

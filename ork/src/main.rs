@@ -1,4 +1,5 @@
 //! The program `ork`.
+#![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 

@@ -1,5 +1,6 @@
 //! Scenarios across the crates: a model in, identical bytes out, faults in between. The tests are in
 //! `tests/`, what they share is here; the README's examples run here as doctests.
+#![forbid(unsafe_code)]
 
 pub mod bench;
 
