@@ -106,7 +106,7 @@ impl<'a> View<'a> {
     }
 
     pub(crate) fn name(&self) -> String {
-        let bytes = self.0.name.map(|byte| byte.cast_unsigned());
+        let bytes = self.0.name.map(|byte| u8::from_ne_bytes(byte.to_ne_bytes()));
         match CStr::from_bytes_until_nul(&bytes) {
             Ok(name) => name.to_string_lossy().into_owned(),
             Err(_) => String::new(),
