@@ -46,7 +46,7 @@ pub enum PolicyKind {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Environment {
-    /// `ORK_PERSIST`: path of the pack.
+    /// `ORK_PERSIST`: path of the pack; what `1` and `0` mean, [`Kept`](crate::kept::Kept) says.
     pub pack: Option<PathBuf>,
     /// `ORK_WCACHE_BUDGET_MB`, in bytes.
     pub budget: u64,

@@ -15,6 +15,8 @@ use crate::store::{Store, StoreError};
 
 /// What `ORK_PERSIST` says for the cache folder.
 const YES: &str = "1";
+/// What it says for no pack, as if it were not set.
+const NO: &str = "0";
 
 /// Where packed weights are kept.
 ///
@@ -115,8 +117,8 @@ impl Kept {
             (Some(Some(path)), _) => Kept::At(path.into()),
             (Some(None), _) => Kept::InCache,
             (None, Some(path)) if path == Path::new(YES) => Kept::InCache,
-            (None, Some(path)) => Kept::At(path.into()),
-            (None, None) => Kept::Nowhere,
+            (None, Some(path)) if path != Path::new(NO) => Kept::At(path.into()),
+            (None, _) => Kept::Nowhere,
         }
     }
 
@@ -193,6 +195,7 @@ mod tests {
         for (asked, set, kept) in [
             (None, None, Kept::Nowhere),
             (None, Some("1"), Kept::InCache),
+            (None, Some("0"), Kept::Nowhere),
             (None, Some("p"), Kept::At(path.into())),
             (Some(None), Some("q"), Kept::InCache),
             (Some(Some(path)), Some("1"), Kept::At(path.into())),

@@ -56,7 +56,7 @@ fn once(
     let answer = teller.answer(model, &tokens).map_err(failed(&args.model))?;
     teller.end_line();
     report.note(answer.figures());
-    Ok(answer)
+    answer.written()
 }
 
 /// The prompt itself, or what standard input holds.

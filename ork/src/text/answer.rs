@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::TextModel;
 use crate::ending::interrupt_asks_first;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::output::{Report, plain_lines};
 
 /// An answer and what it took.
@@ -26,6 +26,9 @@ pub(crate) struct Answer {
     pub(crate) accepted: usize,
     pub(crate) first_token_seconds: f64,
     pub(crate) seconds: f64,
+    /// Why a part of it could not be written; a reader that has gone is no reason.
+    #[serde(skip)]
+    lost: Option<io::Error>,
 }
 
 /// Has a model answer.
@@ -58,7 +61,13 @@ impl Teller {
         let TextModel { session, tokenizer, .. } = model;
         session.prompt(tokens)?;
         let start = Instant::now();
-        let (mut text, mut first) = (String::new(), None);
+        let (mut text, mut first, mut lost) = (String::new(), None, None);
+        let mut show = |piece: &str| {
+            let shown = self.show(piece);
+            let going = shown.is_ok();
+            lost = lost.take().or(shown.err()).filter(|e| e.kind() != io::ErrorKind::BrokenPipe);
+            going
+        };
         let mut stream = tokenizer.stream();
         let done = session.generate(
             &self.sampler,
@@ -67,20 +76,18 @@ impl Teller {
             |token| {
                 first.get_or_insert_with(|| start.elapsed());
                 let piece = stream.push(token);
-                let shown = self.show(&piece);
                 text.push_str(&piece);
-                match shown.is_ok() && !self.interrupted.load(Ordering::Relaxed) {
+                match show(&piece) && !self.interrupted.load(Ordering::Relaxed) {
                     true => ControlFlow::Continue(()),
                     false => ControlFlow::Break(()),
                 }
             },
         )?;
         let rest = stream.finish();
-        // A reader that has gone was noticed above.
-        let _ = self.show(&rest);
+        show(&rest);
         text.push_str(&rest);
         self.forget_interrupt();
-        Ok(Answer::new(text, &done, first, start.elapsed()))
+        Ok(Answer { lost, ..Answer::new(text, &done, first, start.elapsed()) })
     }
 
     /// Ends the line of an answer that people read.
@@ -124,7 +131,13 @@ impl Answer {
             accepted: done.accepted,
             first_token_seconds: first.unwrap_or(took).as_secs_f64(),
             seconds: took.as_secs_f64(),
+            lost: None,
         }
+    }
+
+    /// The answer, if all of it could be written.
+    pub(crate) fn written(mut self) -> Result<Answer> {
+        self.lost.take().map_or(Ok(self), |error| Err(Error::Output(error)))
     }
 
     /// The figures, in a line for people.

@@ -49,7 +49,7 @@ pub(crate) fn converse(
                 teller.end_line();
                 report.note(answer.figures());
                 messages.push(Message { role: Role::Assistant, content: answer.text.clone() });
-                answers.push(answer);
+                answers.push(answer.written()?);
             }
             // What does not fit is left out; the conversation goes on.
             Err(error @ ork_llm::Error::ContextFull { .. }) => {
