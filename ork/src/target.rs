@@ -7,9 +7,14 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 
-/// Refuses, before any work is done, to write over what is being read, into a folder that is not
-/// there, or to what can be no file.
+/// Refuses, before any work is done, to write a report over what is being read, over a model or a pack, into
+/// a folder that is not there, or to what can be no file.
 pub(crate) fn check_output(output: &Path, input: &Path) -> Result<()> {
+    check_report(output)?;
+    check_apart(output, input)
+}
+
+fn check_apart(output: &Path, input: &Path) -> Result<()> {
     check_place(output)?;
     let (Ok(a), Ok(b)) = (fs::metadata(output), fs::metadata(input)) else { return Ok(()) };
     if (a.dev(), a.ino()) != (b.dev(), b.ino()) {
@@ -22,23 +27,40 @@ pub(crate) fn check_output(output: &Path, input: &Path) -> Result<()> {
     )))
 }
 
-/// As [`check_output`], and refuses a target that is a model: what replaces a pack must not end one.
+/// As [`check_output`], for a pack, which may take another one's place.
 pub(crate) fn check_pack_output(output: &Path, input: &Path) -> Result<()> {
-    check_output(output, input)?;
-    let mut start = [0; 4];
-    let read = ork_weights::open_regular(output).and_then(|mut file| file.read_exact(&mut start));
-    let extension = output.extension().and_then(|extension| extension.to_str());
-    if read.is_ok() && (&start == b"GGUF" || extension == Some("safetensors")) {
-        return Err(Error::Usage(format!(
-            "{} is a model, and a pack would take its place: name another output",
-            output.display()
-        )));
-    }
-    Ok(())
+    check_apart(output, input)
 }
 
-/// Refuses a place where no file can be made.
+/// Refuses a report in the place of a model or of a pack: they take long to get.
+pub(crate) fn check_report(output: &Path) -> Result<()> {
+    check_place(output)?;
+    match output.is_file() && has_extension(output, "orkpack") {
+        true => Err(taken(output, "pack")),
+        false => Ok(()),
+    }
+}
+
+fn has_extension(path: &Path, extension: &str) -> bool {
+    path.extension().is_some_and(|found| found == extension)
+}
+
+fn taken(output: &Path, by: &str) -> Error {
+    let output = output.display();
+    Error::Usage(format!("{output} is a {by}, and would be overwritten: name another output"))
+}
+
+fn is_model(path: &Path) -> bool {
+    let mut start = [0; 4];
+    let read = ork_weights::open_regular(path).and_then(|mut file| file.read_exact(&mut start));
+    read.is_ok() && (&start == b"GGUF" || has_extension(path, "safetensors"))
+}
+
+/// Refuses a place where no file can be made, and one where a model is.
 pub(crate) fn check_place(output: &Path) -> Result<()> {
+    if is_model(output) {
+        return Err(taken(output, "model"));
+    }
     let refuse = |kind: std::io::ErrorKind, what: &'static str| {
         Err(Error::file("write", output)(std::io::Error::new(kind, what)))
     };

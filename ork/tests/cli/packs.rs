@@ -81,3 +81,19 @@ fn an_upgrade_can_record_the_model() {
     let (_seeded, other) = made(Shape { seed: 9, ..Shape::tiny() });
     fails(&["upgrade", text(&pack), "--model", text(&other)], 3, &["another model"]);
 }
+
+#[test]
+fn reports_take_no_model_s_and_no_pack_s_place() {
+    let (folder, model, pack) = pack();
+    let other = folder.path().join("other.gguf");
+    fs::copy(&model, &other).unwrap();
+    let (pack, before) = (text(&pack), fs::read(&other).unwrap());
+    let other = text(&other);
+    let bench = ["bench", text(&model), "--device", "sim", "--passes", "1"];
+    fails(&[&bench[..], &["--trace", other]].concat(), 2, &[other, "is a model"]);
+    fails(&[&bench[..], &["--html", pack]].concat(), 2, &[pack, "is a pack"]);
+    fails(&["plan", text(&model), "--html", other], 2, &[other, "is a model"]);
+    fails(&["top", "--record", other, "--", "true"], 2, &[other, "is a model"]);
+    fails(&["convert", text(&model), "-o", other, "--replace"], 2, &[other, "is a model"]);
+    assert_eq!(fs::read(other).unwrap(), before);
+}

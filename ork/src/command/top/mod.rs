@@ -22,7 +22,7 @@ use crate::cli::TopArgs;
 use crate::error::{Error, Result};
 use crate::output::Report;
 use crate::sensors::Sensors;
-use crate::target::{check_output, check_place};
+use crate::target::{check_output, check_report};
 
 /// Runs the command.
 ///
@@ -38,7 +38,7 @@ pub(super) fn run(args: &TopArgs, report: Report) -> Result<()> {
     }
     if let Some(path) = &args.record {
         let files = args.run.iter().map(Path::new).filter(|file| file.is_file());
-        check_place(path)?;
+        check_report(path)?;
         files.into_iter().try_for_each(|file| check_output(path, file))?;
     }
     let ended = ended_by_signal()?;
