@@ -16,11 +16,12 @@ use rknpu_sys::drm::GemClose;
 use rknpu_sys::ioctl::Request;
 use rknpu_sys::rocket::{self, CreateBo, FiniBo, Job, PrepBo, Submit, Task};
 use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::address_holes::Places;
 use super::result_marks::Marks;
 use crate::capabilities::{Capabilities, Domains, DriverName};
-use crate::driver::vetted::Carried;
+use crate::driver::vetted::{self, Vetted};
 use crate::driver::{
     Access, Allocate, Completion, Driver, DriverVersion, Import, Object, PROGRAM_ENTRY, Part,
     Program, Purpose, Refused, Spaces, Submission,
@@ -28,17 +29,6 @@ use crate::driver::{
 use crate::error::{Call, Result as OpenResult};
 use crate::limits;
 use crate::mapping::{MappedRange, Mapping};
-
-/// A request whose every field the driver may trust.
-pub(crate) struct Vetted<T>(T);
-
-impl<T: Request> Carried for Vetted<T> {
-    type Request = T;
-
-    fn request(&mut self) -> &mut T {
-        &mut self.0
-    }
-}
 
 /// An open file of the driver.
 pub(crate) trait Channel: Send + Sync + fmt::Debug {
@@ -56,8 +46,6 @@ pub(crate) trait Files: Send + Sync + fmt::Debug {
     fn node(&self) -> &str;
     /// Another file.
     fn open(&self) -> Result<Self::File, Errno>;
-    /// `CLOCK_MONOTONIC`, in nanoseconds.
-    fn now_ns(&self) -> i64;
     /// Waits.
     fn pause(&self, time: Duration);
 }
@@ -106,25 +94,20 @@ impl<F> Space<F> {
     }
 }
 
-/// Interrupted calls are made again, but not for ever.
-const INTERRUPTIONS: u32 = 100;
 /// How long one wait for a job is, in nanoseconds.
 const WAIT_NS: i64 = 250_000_000;
 /// What a job may take when its core is reset after its limit, in nanoseconds, with room.
 const JOB_NS: i64 = 1_000_000_000;
 
+/// `CLOCK_MONOTONIC`, in nanoseconds: limits of waits are on it.
+fn now_ns() -> i64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec)
+}
+
 /// Makes a call, again while a signal interrupts it.
 fn call<T: Request + Copy>(file: &impl Channel, request: T) -> (T, Result<(), Errno>) {
-    let mut left = INTERRUPTIONS;
-    loop {
-        let mut vetted = Vetted(request);
-        let result = file.call(&mut vetted);
-        if result == Err(Errno::INTR) && left > 0 {
-            left -= 1;
-            continue;
-        }
-        return (vetted.0, result);
-    }
+    vetted::call(request, |vetted| file.call(vetted))
 }
 
 fn refused(call: Call) -> impl Fn(Errno) -> Refused {
@@ -207,9 +190,9 @@ impl<N: Files> Rocket<N> {
         let file = &self.space_of(object)?.file;
         // Behind others of the same file, each with its limit.
         let patience = i64::from(timeout_ms) * 1_000_000 + JOB_NS.saturating_mul(jobs as i64);
-        let until = self.node.now_ns().saturating_add(patience);
+        let until = now_ns().saturating_add(patience);
         loop {
-            let timeout_ns = self.node.now_ns().saturating_add(WAIT_NS);
+            let timeout_ns = now_ns().saturating_add(WAIT_NS);
             let request = PrepBo { handle: object.handle, reserved: 0, timeout_ns };
             match call(file, request).1 {
                 Ok(()) => return Ok(()),

@@ -8,9 +8,9 @@ use rknpu_sys::ioctl::Request;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::Advice;
-use rustix::time::{ClockId, clock_gettime};
 
-use super::driver::{Channel, Files, Vetted};
+use super::driver::{Channel, Files};
+use crate::driver::vetted::Vetted;
 use crate::driver::{carry, driver_name, map_node};
 use crate::mapping::Mapping;
 
@@ -47,11 +47,6 @@ impl Files for Node {
             name if name == rknpu_sys::rocket::DRIVER_NAME => Ok(File(fd)),
             _ => Err(Errno::NODEV),
         }
-    }
-
-    fn now_ns(&self) -> i64 {
-        let now = clock_gettime(ClockId::Monotonic);
-        now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec)
     }
 
     fn pause(&self, time: Duration) {

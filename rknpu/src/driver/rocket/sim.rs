@@ -6,11 +6,11 @@ use std::time::Duration;
 use rknpu_sim::{File, Machine};
 use rknpu_sys::ioctl::Request;
 use rustix::io::Errno;
-use rustix::time::{ClockId, clock_gettime};
 
-use super::driver::{Channel, Files, Rocket, Vetted};
+use super::driver::{Channel, Files, Rocket};
 use crate::driver::Driver;
 use crate::driver::vendor::{carry_simulated, map_simulated};
+use crate::driver::vetted::Vetted;
 use crate::error::Result as OpenResult;
 use crate::mapping::Mapping;
 
@@ -32,11 +32,6 @@ impl Files for Simulated {
 
     fn open(&self) -> Result<File, Errno> {
         Ok(self.0.open())
-    }
-
-    fn now_ns(&self) -> i64 {
-        let now = clock_gettime(ClockId::Monotonic);
-        now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec)
     }
 
     fn pause(&self, time: Duration) {

@@ -1,7 +1,7 @@
 //! A [`Driver`] that fills the structs of the vendor's `rknpu` driver; a [`Channel`] carries them to one.
 //!
 //! The driver trusts several fields blindly (kernel pointers, task ranges). [`Vetted`] is the proof that
-//! a struct's contents may be trusted: only this file makes one, and fills those fields from a borrowed
+//! a struct's contents may be trusted: this file alone has them made, and fills those fields from a borrowed
 //! [`Object`] of its own, which exists as long as it is borrowed.
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use crate::capabilities::{Capabilities, Domains, DriverName};
-use crate::driver::vetted::Carried;
+use crate::driver::vetted::{self, Vetted};
 use crate::driver::{
     Allocate, Caching, Completion, Driver, DriverVersion, Import, Object, PROGRAM_ENTRY, Part,
     Program, Purpose, Refused, Spaces, Submission,
@@ -29,17 +29,6 @@ use crate::limits;
 use crate::mapping::{MappedRange, Mapping};
 
 const _: () = assert!(size_of::<uapi::Task>() == PROGRAM_ENTRY);
-
-/// A request whose every field the driver may trust.
-pub(crate) struct Vetted<T>(T);
-
-impl<T: Request> Carried for Vetted<T> {
-    type Request = T;
-
-    fn request(&mut self) -> &mut T {
-        &mut self.0
-    }
-}
 
 /// Carries vetted structs to a driver.
 pub(crate) trait Channel: Send + Sync + fmt::Debug {
@@ -72,21 +61,9 @@ pub(crate) struct Rknpu<C> {
 /// Address space and size of every object, by its handle.
 type Handles = BTreeMap<u32, (u32, u64)>;
 
-/// Interrupted calls are made again, but not for ever.
-const INTERRUPTIONS: u32 = 100;
-
 /// Makes a call, again while a signal interrupts it.
 fn call<T: Request + Copy>(channel: &impl Channel, request: T) -> (T, Result<(), Errno>) {
-    let mut left = INTERRUPTIONS;
-    loop {
-        let mut vetted = Vetted(request);
-        let result = channel.call(&mut vetted);
-        if result == Err(Errno::INTR) && left > 0 {
-            left -= 1;
-            continue;
-        }
-        return (vetted.0, result);
-    }
+    vetted::call(request, |vetted| channel.call(vetted))
 }
 
 /// `ACTION`: the value that the call leaves.

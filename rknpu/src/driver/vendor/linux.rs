@@ -13,8 +13,8 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::driver::{Channel, Vetted};
-use crate::driver::vetted::Carried;
+use super::driver::Channel;
+use crate::driver::vetted::Vetted;
 use crate::mapping::{Mapping, Unmap};
 
 /// An open node of the driver.
@@ -109,11 +109,11 @@ impl Unmap for Munmap {
 }
 
 /// A driver's ioctl, on a node that was opened by that driver's name.
-pub(crate) fn carry(fd: impl AsFd, request: &mut impl Carried) -> Result<(), Errno> {
+pub(crate) fn carry(fd: impl AsFd, request: &mut Vetted<impl Request>) -> Result<(), Errno> {
     // SAFETY: word and struct belong together (`Request`), the node's driver is the one that they are of, and
-    // the contents are vetted (`Carried`): kernel addresses are of live objects, ranges inside them, user
+    // the contents are vetted ([`Vetted`]): kernel addresses are of live objects, ranges inside them, user
     // addresses of arrays that live across the call.
-    unsafe { ioctl::call(fd, request.request()) }
+    unsafe { ioctl::call(fd, request.get_mut()) }
 }
 
 impl Channel for Linux {

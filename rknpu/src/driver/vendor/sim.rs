@@ -11,9 +11,9 @@ use rknpu_sys::drm;
 use rknpu_sys::ioctl::{self, Request};
 use rustix::io::Errno;
 
-use super::driver::{Channel, Rknpu, Vetted};
+use super::driver::{Channel, Rknpu};
 use crate::driver::Driver;
-use crate::driver::vetted::Carried;
+use crate::driver::vetted::Vetted;
 use crate::error::Result as OpenResult;
 use crate::mapping::{Mapping, Unmap};
 
@@ -54,14 +54,14 @@ pub(in crate::driver) fn map_simulated(
 }
 
 /// An ioctl of the driver that the simulator has behind this file.
-pub(in crate::driver) fn carry_simulated<V: Carried>(
+pub(in crate::driver) fn carry_simulated<T: Request>(
     file: &File,
-    request: &mut V,
+    request: &mut Vetted<T>,
 ) -> Result<(), Errno> {
-    let arg = std::ptr::from_mut(request.request()).cast();
+    let arg = std::ptr::from_mut(request.get_mut()).cast();
     // SAFETY: `arg` is a live struct of the size that its word says (`Request`), whose contents are vetted
-    // (`Carried`): user addresses in it are of arrays that live across the call.
-    unsafe { file.ioctl(V::Request::REQUEST, arg) }.map(drop)
+    // ([`Vetted`]): user addresses in it are of arrays that live across the call.
+    unsafe { file.ioctl(T::REQUEST, arg) }.map(drop)
 }
 
 impl Channel for Simulated {
