@@ -71,6 +71,25 @@ pub(crate) struct Core {
     pub(crate) load: Load,
 }
 
+impl Core {
+    /// Starts one task: the number that its end on the calendar bears.
+    pub(crate) fn start(&mut self) -> u64 {
+        self.generation += 1;
+        self.starts += 1;
+        self.hardware = Hardware::Running { tasks: 1 };
+        self.touched.clear();
+        self.generation
+    }
+
+    /// Ends whatever runs.
+    pub(crate) fn reset(&mut self) {
+        self.generation += 1;
+        self.resets += 1;
+        self.hardware = Hardware::Idle;
+        self.touched.clear();
+    }
+}
+
 /// A job. Freed ones keep their contents until their place is used again.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Job {
@@ -275,12 +294,7 @@ impl State {
             ping_pong: flags.contains(JobFlags::PINGPONG),
         };
         let map = self.domains.live().map.clone();
-        let core = &mut self.cores[core];
-        core.generation += 1;
-        core.starts += 1;
-        core.hardware = Hardware::Running { tasks: 1 };
-        core.touched.clear();
-        let generation = core.generation;
+        let generation = self.cores[core].start();
         self.time.pending.push_back(Pending { start, generation, map });
         Ok(())
     }

@@ -40,14 +40,15 @@ use rknpu_sim::engine::{Bus, Engine, Outcome, Run, Start, Unit};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StandIn;
 
+/// The end of all tasks of a start, after so many µs.
+pub(super) fn done(start: &Start, int_status: u32, us: u32) -> Outcome {
+    Outcome::Done { int_status, tasks_done: start.tasks, busy_ns: u64::from(us) * 1000 }
+}
+
 impl Engine for StandIn {
     fn run(&self, start: &Start, bus: &mut dyn Bus) -> Run {
         let low = start.regcmd_addr & 0x0fff_ffff;
-        let done = |int_status, us: u32| Outcome::Done {
-            int_status,
-            tasks_done: start.tasks,
-            busy_ns: u64::from(us) * 1000,
-        };
+        let done = |int_status, us| done(start, int_status, us);
         let outcome = match start.regcmd_addr >> 28 {
             0x8 => done(start.int_mask, low),
             0x9 => Outcome::Hang { task_counter: low & 0xfff },

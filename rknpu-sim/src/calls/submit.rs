@@ -2,7 +2,7 @@
 
 use crate::fence::FenceId;
 use crate::hazard::Hazard;
-use crate::job::{CORES, Job};
+use crate::job::{CORES, Core, Job};
 use crate::kernel::{Call, Channel, MS};
 use crate::report::CallKind;
 use crate::state::State;
@@ -287,12 +287,7 @@ impl Call<'_> {
             // The flag stays: every submit fails until a reset succeeds.
             return Err(errno);
         }
-        for core in &mut self.cores {
-            core.generation += 1;
-            core.hardware = Default::default();
-            core.touched.clear();
-            core.resets += 1;
-        }
+        self.cores.iter_mut().for_each(Core::reset);
         self.resetting = false;
         Ok(())
     }

@@ -179,12 +179,7 @@ impl State {
             int_mask: INT_DPU,
             ping_pong: true,
         };
-        let core = &mut self.cores[core];
-        core.generation += 1;
-        core.starts += 1;
-        core.hardware = Hardware::Running { tasks: 1 };
-        core.touched.clear();
-        let generation = core.generation;
+        let generation = self.cores[core].start();
         self.time.pending.push_back(Pending { start, generation, map });
     }
 
@@ -217,11 +212,7 @@ impl State {
         if self.rocket.jobs.on_core[core] != Some(job) {
             return;
         }
-        let hardware = &mut self.cores[core];
-        hardware.generation += 1;
-        hardware.hardware = Hardware::Idle;
-        hardware.touched.clear();
-        hardware.resets += 1;
+        self.cores[core].reset();
         self.report.jobs_timed_out += 1;
         self.end_job(core);
     }

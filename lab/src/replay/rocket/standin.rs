@@ -1,5 +1,6 @@
 //! The stand-in for the cores of these recordings.
 
+use super::super::standin::done;
 use rknpu_sim::engine::{Bus, Engine, Outcome, Run, Start, Unit};
 
 /// Bytes of an instruction of the little programs: three words.
@@ -14,11 +15,7 @@ pub(super) struct StandIn;
 impl Engine for StandIn {
     fn run(&self, start: &Start, bus: &mut dyn Bus) -> Run {
         let low = start.regcmd_addr & 0x0fff_ffff;
-        let done = |int_status, us: u32| Outcome::Done {
-            int_status,
-            tasks_done: start.tasks,
-            busy_ns: u64::from(us) * 1000,
-        };
+        let done = |int_status, us| done(start, int_status, us);
         let outcome = match start.regcmd_addr >> 28 {
             0x8 => done(start.int_mask, low),
             0x9 => Outcome::Hang { task_counter: 0 },
