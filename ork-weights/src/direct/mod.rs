@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{AtFlags, OFlags, StatxFlags};
 
@@ -63,10 +63,8 @@ pub(crate) struct DirectFile {
     block: u64,
     /// Of addresses.
     memory: u64,
-    /// Queues that no reader has at the moment.
-    rings: Mutex<Vec<Ring>>,
-    /// Whether the system has such queues.
-    has_rings: bool,
+    /// Queues that no reader has at the moment; `None` where the system has none.
+    rings: Option<Mutex<Vec<Ring>>>,
     direct: AtomicU64,
     buffered: AtomicU64,
     refusal: AtomicI32,
@@ -87,8 +85,7 @@ impl DirectFile {
             file,
             block,
             memory,
-            has_rings: Ring::new().is_ok(),
-            rings: Mutex::default(),
+            rings: Ring::new().ok().map(|ring| Mutex::new(vec![ring])),
             direct: AtomicU64::new(0),
             buffered: AtomicU64::new(0),
             refusal: AtomicI32::new(0),
@@ -144,24 +141,26 @@ impl DirectFile {
         if out.is_empty() {
             return Vec::new();
         }
-        let spare = self.rings().pop();
-        let more = || self.has_rings.then(Ring::new).and_then(Result::ok);
-        match spare.or_else(more) {
-            Some(mut ring) => {
+        let ring = self.rings.as_ref().and_then(|rings| {
+            let spare = lock(rings).pop();
+            Some((rings, spare.or_else(|| Ring::new().ok())?))
+        });
+        match ring {
+            Some((rings, mut ring)) => {
                 let (lost, fit) = ring.read(&self.file, offset, out, refused);
                 if fit {
-                    self.rings().push(ring);
+                    lock(rings).push(ring);
                 }
                 lost
             }
             None => threads::read(&self.file, offset, out, &refused),
         }
     }
+}
 
-    fn rings(&self) -> std::sync::MutexGuard<'_, Vec<Ring>> {
-        // A ring is whole whenever it lies here.
-        self.rings.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock(rings: &Mutex<Vec<Ring>>) -> MutexGuard<'_, Vec<Ring>> {
+    // A ring is whole whenever it lies there.
+    rings.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What direct reads of a file must be aligned to: offsets and lengths; addresses.
