@@ -130,7 +130,6 @@ impl Engine {
         let number = number.ok_or("another file stands under its name now")?;
 
         let mut models = self.models();
-        models.retain(|model| model.strong_count() > 0);
         let mut live = models.iter().filter_map(Weak::upgrade);
         if let Some(known) = live.find(|model| model.files == files) {
             return Ok((known, number));
@@ -141,13 +140,12 @@ impl Engine {
         let mut names = Vec::new();
         for weight in file.weights() {
             let place = Place { file: weight.file(), offset: weight.range().start };
-            let shape = (weight.k, weight.n, weight.kind);
-            names.push((weight.name.clone(), place, shape, weight.expert.is_some()));
+            names.push((weight.name.clone(), place, (weight.k, weight.n, weight.kind)));
         }
         let store = keep::store(file, path, &self.settings, &self.say)?;
         let numbers: HashMap<&str, usize> =
             store.items().iter().enumerate().map(|(i, item)| (&*item.name, i)).collect();
-        for (name, place, (k, n, kind), _) in &names {
+        for (name, place, (k, n, kind)) in &names {
             let Some(first) = numbers.get(&**name).copied() else { continue };
             let item = store.items().get(first);
             if item.is_none_or(|item| (item.k, item.n) != (*k, *n)) {
@@ -172,8 +170,7 @@ impl Engine {
             say: self.say.clone(),
             name,
         });
-        models.push(Arc::downgrade(&model));
-        self.place(&models, &model)?;
+        self.add(&mut models, &model)?;
         Ok((model, number))
     }
 
@@ -193,11 +190,15 @@ impl Engine {
             say: self.say.clone(),
             name: name.into(),
         });
-        let mut models = self.models();
-        models.retain(|model| model.strong_count() > 0);
-        models.push(Arc::downgrade(&model));
-        self.place(&models, &model)?;
+        self.add(&mut self.models(), &model)?;
         Ok(model)
+    }
+
+    /// Gives a model its place among the others.
+    fn add(&self, models: &mut Vec<Weak<Model>>, model: &Arc<Model>) -> Result<(), String> {
+        models.retain(|model| model.strong_count() > 0);
+        models.push(Arc::downgrade(model));
+        self.place(models, model)
     }
 
     /// Layers of weights that are used once.
@@ -257,17 +258,14 @@ impl Engine {
         for ((model, place), layers) in live.iter().zip(&mut places).zip(opened) {
             **place = Some(layers);
             let Some(layers) = place.as_ref().filter(|_| !model.files.is_empty()) else { continue };
-            let streamed = &layers.placed().streamed;
-            let parts = layers.placed().parts.iter();
-            let bytes = parts.filter(|part| streamed.contains(&part.weight));
-            let bytes: u64 = bytes.map(|part| part.layout.bytes()).sum();
+            let streamed = layers.placed().streamed_bytes();
             self.say.line(
                 Level::Info,
                 &format!(
                     "{}: {} MiB of weights stay on the device, {} MiB are streamed in every pass",
                     model.name,
-                    (model.store.bytes() - bytes) >> 20,
-                    bytes >> 20
+                    model.store.bytes().saturating_sub(streamed) >> 20,
+                    streamed >> 20
                 ),
             );
         }

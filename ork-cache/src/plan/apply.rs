@@ -59,6 +59,12 @@ impl Placed {
         let first = self.parts.first()?.weight;
         self.parts.get(weight.index().checked_sub(first.index())?)
     }
+
+    /// Bytes of the parts that are streamed.
+    pub fn streamed_bytes(&self) -> u64 {
+        let parts = self.streamed.iter().filter_map(|&weight| self.part(weight));
+        parts.map(|part| part.layout.bytes()).sum()
+    }
 }
 
 impl Plan {

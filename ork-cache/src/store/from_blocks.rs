@@ -59,9 +59,7 @@ impl FromBlocks {
         out: &mut [u8],
     ) -> Result<(), StoreError> {
         let mut scales = vec![0f32; self.tier.scales(layout.k(), layout.n())];
-        // The last part has channels that are only padding.
-        let channels = column..column.saturating_add(layout.n()).min(expected.item.n);
-        self.channels(item, expected, channels, out, &mut scales)?;
+        self.channels(item, expected, expected.channels(column, layout), out, &mut scales)?;
         if *layout == expected.item.layout {
             let _ = expected.form.scales.set(scales.into());
         }

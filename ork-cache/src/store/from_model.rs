@@ -77,11 +77,15 @@ impl FromModel {
             copy_columns(whole, column, layout, out, |at, to| writer.read_at(start + at, to))?;
             return Ok(made);
         }
-        // The last part has channels that are only padding.
-        let channels = column..column.saturating_add(layout.n()).min(weight.n);
         let mut scales = vec![0f32; self.tier.scales(layout.k(), layout.n())];
         let recipe = Recipe::new(self.tier);
-        self.model.quantise_channels(weight, channels, &recipe, out, &mut scales)?;
+        self.model.quantise_channels(
+            weight,
+            expected.channels(column, layout),
+            &recipe,
+            out,
+            &mut scales,
+        )?;
         self.has_been_read(weight)?;
         Ok(Made::Packed)
     }

@@ -4,6 +4,7 @@ mod copy_columns;
 mod from_blocks;
 mod from_model;
 
+use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -502,6 +503,12 @@ impl Expected<'_> {
     fn is(&self, entry: &Entry) -> bool {
         let Item { k, n, layout, .. } = self.item;
         entry.dtype == self.form.dtype && (entry.k, entry.n, entry.layout()) == (*k, *n, *layout)
+    }
+
+    /// The channels among the columns from `column` on, as many as `layout` has: the last part has columns
+    /// that are only padding.
+    fn channels(&self, column: u32, layout: &Layout) -> Range<u32> {
+        column..column.saturating_add(layout.n()).min(self.item.n)
     }
 }
 

@@ -79,10 +79,7 @@ impl Watched {
 
     /// Bytes of the weights that stay in device memory, and of those that every pass loads.
     pub(crate) fn placed_bytes(&self) -> (u64, u64) {
-        let placed = self.layers.placed();
-        let streamed: HashSet<_> = placed.streamed.iter().collect();
-        let streamed = placed.parts.iter().filter(|part| streamed.contains(&part.weight));
-        let streamed = streamed.map(|part| part.layout.bytes()).sum();
+        let streamed = self.layers.placed().streamed_bytes();
         (self.bytes().saturating_sub(streamed), streamed)
     }
 
