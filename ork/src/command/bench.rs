@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::cli::BenchArgs;
 use crate::error::{Error, Result};
-use crate::input::{Input, note_skipped, open_kept, open_model, open_pack};
+use crate::input::{Input, note_skipped, open_kept, open_pack};
 use crate::memory::PeakRss;
 use crate::output::{Progress, Report, Table, html, recovered, seconds};
 use crate::run::routed::Routers;
@@ -156,11 +156,9 @@ pub(super) fn run(args: &BenchArgs, report: Report) -> Result<()> {
     report.print(&view, || text(&view))
 }
 
-/// Looks at a pack's checksums, if results are to be verified: the CPU would multiply by the same damaged
-/// codes.
-fn check_whole(pack: &Pack<PackFile>, path: &Path, verified: bool) -> Result<()> {
-    let problems = if verified { verify(pack, &|_| {}).problems } else { Vec::new() };
-    match problems.into_iter().next() {
+/// Looks at a pack's checksums, before results are verified: the CPU would multiply by the same damaged codes.
+fn check_whole(pack: &Pack<PackFile>, path: &Path) -> Result<()> {
+    match verify(pack, &|_| {}).problems.into_iter().next() {
         None => Ok(()),
         Some(first) => Err(Error::Check(format!(
             "{} is damaged: {first}; `ork verify` lists everything",
@@ -172,27 +170,24 @@ fn check_whole(pack: &Pack<PackFile>, path: &Path, verified: bool) -> Result<()>
 /// A pack as it is; a model with the pack that ORK_PERSIST names, which is made when it is not there.
 fn open(args: &BenchArgs, environment: &Environment, report: Report) -> Result<Store> {
     let path = &args.file;
-    let model = match Input::open(path)? {
+    let kept = Kept::new(None, environment);
+    // `ork run` finds the same pack in the cache folder, and needs the head.
+    let options = OpenOptions { tied_head: kept == Kept::InCache, ..OpenOptions::default() };
+    let model = match Input::open_with(path, &options)? {
         Input::Pack(pack) => {
-            check_whole(&pack, path, args.verify)?;
+            if args.verify {
+                check_whole(&pack, path)?;
+            }
             return Ok(Store::from_pack(*pack));
         }
         Input::Model(model) => *model,
     };
     note_skipped(&model, report);
-    let kept = Kept::new(None, environment);
-    let model = match kept {
-        // `ork run` finds the same pack there, and needs the head.
-        Kept::InCache => {
-            open_model(path, &OpenOptions { tied_head: true, ..OpenOptions::default() })?
-        }
-        _ => model,
-    };
     let opened = open_kept(&kept, model, path, Tier::Int8, report)?;
     match &opened.way {
         Way::Made => report.note("note: weights are quantised each time they are needed; `ork convert`, or ORK_PERSIST=PACK, does it once"),
-        Way::Building(_) => {}
-        Way::Loaded { pack, .. } => check_whole(&open_pack(pack)?, pack, args.verify)?,
+        Way::Loaded { pack, .. } if args.verify => check_whole(&open_pack(pack)?, pack)?,
+        Way::Building(_) | Way::Loaded { .. } => {}
     }
     Ok(opened.store.evict_source(environment.evict_source))
 }
