@@ -296,7 +296,7 @@ macro_rules! mmap {
 }
 mmap!(mmap, mmap64);
 
-/// A mapping of something that is no device node, but may replace a simulated mapping.
+/// A mapping of something that is no device node: a dma-buf, or what may replace a simulated mapping.
 ///
 /// # Safety
 /// As `mmap(2)`.
@@ -313,7 +313,12 @@ unsafe fn plain_map(
     let replaces = flags & libc::MAP_FIXED != 0 && mapped != libc::MAP_FAILED;
     let touched = process().filter(|p| replaces && p.ranges.may_touch(mapped.addr(), len));
     if let Some(process) = touched {
-        book(|| drop(process.ranges.remove(mapped.addr(), pages(len))));
+        book(|| drop(process.unmapped(mapped.addr(), pages(len))));
+    }
+    let buffer =
+        simulated(fd).filter(|_| mapped != libc::MAP_FAILED && flags & libc::MAP_ANONYMOUS == 0);
+    if let Some(process) = buffer {
+        book(|| drop(process.ranges.add(mapped.addr(), pages(len), Arc::new(None))));
     }
     mapped
 }
@@ -343,7 +348,7 @@ unsafe fn map(
         // SAFETY: the range was just mapped; the advice changes none of its bytes.
         unsafe { libc::madvise(mapped, pages(len), advice) };
     }
-    drop(process.ranges.add(mapped.addr(), pages(len), Arc::new(reservation)));
+    drop(process.ranges.add(mapped.addr(), pages(len), Arc::new(Some(reservation))));
     Ok(mapped)
 }
 
@@ -362,7 +367,7 @@ pub unsafe extern "C" fn munmap(at: *mut c_void, len: usize) -> c_int {
     let ours = process().filter(|p| valid && p.ranges.may_touch(at.addr(), len));
     // Forgotten before it is unmapped: the next mapping may get the same addresses. The driver learns
     // of it after, when the tokens go.
-    let tokens = ours.map(|process| process.ranges.remove(at.addr(), pages(len)));
+    let tokens = ours.map(|process| process.unmapped(at.addr(), pages(len)));
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real::munmap(at, len) };
     book(|| drop(tokens));
@@ -390,9 +395,9 @@ pub unsafe extern "C" fn mremap(
     // SAFETY: the caller's arguments, passed on.
     let moved = unsafe { real::mremap(at, len, new, flags, to) };
     if let Some(process) = ours.filter(|_| moved != libc::MAP_FAILED) {
-        let tail =
-            process.ranges.remove(at.addr().saturating_add(pages(new)), pages(len) - pages(new));
+        let tail = process.unmapped(at.addr().saturating_add(pages(new)), pages(len) - pages(new));
         process.ranges.moved(at.addr(), pages(new), moved.addr());
+        process.dropped.moved(at.addr(), pages(new), moved.addr());
         book(|| drop(tail));
     }
     moved

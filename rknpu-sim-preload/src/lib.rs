@@ -14,7 +14,7 @@
 //!
 //! What answers its calls is the driver model of [`rknpu_sim`].
 //!
-//! Unsafe code is in three files: `real` (the C library's functions), and `hooks` and `paths` (the
+//! Unsafe code is in four files: `real` (the C library's functions), and `hooks`, `paths` and `pinning` (the
 //! functions that replace them).
 
 #[cfg(doc)]
@@ -27,6 +27,7 @@ mod listing;
 mod load;
 mod nodes;
 mod paths;
+mod pinning;
 mod process;
 mod ranges;
 mod real;

@@ -35,7 +35,10 @@ pub(crate) enum Behind {
 pub(crate) struct Process {
     pub(crate) settings: Settings,
     pub(crate) table: Table<Behind>,
-    pub(crate) ranges: Ranges<Reservation>,
+    /// Mapped buffers; a dma-buf's mapping holds nothing of the driver's.
+    pub(crate) ranges: Ranges<Option<Reservation>>,
+    /// Pages of them that the program has dropped (MADV_DONTNEED).
+    pub(crate) dropped: Ranges<()>,
     pub(crate) listings: Listings,
     machine: OnceLock<Machine>,
     /// The process that used the device last: a child of fork, or of vfork, which shares this memory, is
@@ -55,11 +58,13 @@ pub(crate) fn process() -> Option<&'static Process> {
 
 /// Sets the library up, once.
 pub(crate) fn install(settings: Settings) {
-    let (table, ranges, listings) = (Table::new(), Ranges::new(), Listings::default());
+    let (table, ranges, dropped) = (Table::new(), Ranges::new(), Ranges::new());
+    let listings = Listings::default();
     let machine = OnceLock::new();
     let (user, reported, told) =
         (AtomicU32::new(0), AtomicBool::new(false), AtomicBool::new(false));
-    let process = Process { settings, table, ranges, listings, machine, user, reported, told };
+    let process =
+        Process { settings, table, ranges, dropped, listings, machine, user, reported, told };
     // A second set-up would change nothing, and there is none.
     let _ = PROCESS.set(process);
 }
@@ -191,6 +196,12 @@ impl Process {
                 crate::table::LIMIT
             );
         }
+    }
+
+    /// Forgets mappings; the caller drops what is returned outside any lock.
+    pub(crate) fn unmapped(&self, start: usize, len: usize) -> Vec<Arc<Option<Reservation>>> {
+        self.dropped.remove(start, len);
+        self.ranges.remove(start, len)
     }
 
     /// Hazards met so far, each time counted.

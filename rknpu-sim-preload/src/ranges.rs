@@ -34,6 +34,17 @@ impl<T> Ranges<T> {
         self.lock().range(..end).next_back().is_some_and(|(_, (stop, _))| *stop > start)
     }
 
+    /// How many of `len` bytes come before the first that is in a range.
+    pub(crate) fn before(&self, start: usize, len: usize) -> usize {
+        if !self.may_touch(start, len) {
+            return len;
+        }
+        let (end, mapped) = (start.saturating_add(len), self.lock());
+        let around = mapped.range(..=start).next_back().is_some_and(|(_, (stop, _))| *stop > start);
+        let next = mapped.range(start..end).next().map_or(len, |(&at, _)| at - start);
+        if around { 0 } else { next }
+    }
+
     /// Books a mapping; one that was in its place is gone, and its tokens are returned.
     pub(crate) fn add(&self, start: usize, len: usize, token: Arc<T>) -> Vec<Arc<T>> {
         let end = start.saturating_add(len);

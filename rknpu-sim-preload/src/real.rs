@@ -3,7 +3,7 @@
 
 #![allow(unreachable_pub, reason = "the loader reaches them")]
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// Declares each function with the address of its next namesake, looked up once, and with what to
@@ -48,6 +48,23 @@ type Ioctl = unsafe extern "C" fn(c_int, c_ulong, ...) -> c_int;
 type Mmap = unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void;
 type Munmap = unsafe extern "C" fn(*mut c_void, usize) -> c_int;
 type Mremap = unsafe extern "C" fn(*mut c_void, usize, usize, c_int, ...) -> *mut c_void;
+type ReadFd = unsafe extern "C" fn(c_int, *mut c_void, usize) -> isize;
+type WriteFd = unsafe extern "C" fn(c_int, *const c_void, usize) -> isize;
+type ReadAt = unsafe extern "C" fn(c_int, *mut c_void, usize, i64) -> isize;
+type WriteAt = unsafe extern "C" fn(c_int, *const c_void, usize, i64) -> isize;
+type Vector = unsafe extern "C" fn(c_int, *const libc::iovec, c_int) -> isize;
+type VectorAt = unsafe extern "C" fn(c_int, *const libc::iovec, c_int, i64) -> isize;
+type Vmsplice = unsafe extern "C" fn(c_int, *const libc::iovec, usize, c_uint) -> isize;
+type OfProcess = unsafe extern "C" fn(
+    c_int,
+    *const libc::iovec,
+    c_ulong,
+    *const libc::iovec,
+    c_ulong,
+    c_ulong,
+) -> isize;
+type Madvise = unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int;
+type Syscall = unsafe extern "C" fn(c_long, ...) -> c_long;
 type Fstat = unsafe extern "C" fn(c_int, *mut libc::stat) -> c_int;
 type Stat = unsafe extern "C" fn(*const c_char, *mut libc::stat) -> c_int;
 type StatAt = unsafe extern "C" fn(c_int, *const c_char, *mut libc::stat, c_int) -> c_int;
@@ -82,6 +99,22 @@ next! {
     fn munmap(at: *mut c_void, len: usize) -> c_int, as Munmap, or -1;
     fn mremap(at: *mut c_void, len: usize, new: usize, flags: c_int, to: *mut c_void)
         -> *mut c_void, as Mremap, or libc::MAP_FAILED;
+    fn read(fd: c_int, out: *mut c_void, len: usize) -> isize, as ReadFd, or -1;
+    fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize, as Vector, or -1;
+    fn pread(fd: c_int, out: *mut c_void, len: usize, at: i64) -> isize, as ReadAt, or -1;
+    fn preadv(fd: c_int, parts: *const libc::iovec, count: c_int, at: i64) -> isize, as VectorAt, or -1;
+    fn write(fd: c_int, from: *const c_void, len: usize) -> isize, as WriteFd, or -1;
+    fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize, as Vector, or -1;
+    fn pwrite(fd: c_int, from: *const c_void, len: usize, at: i64) -> isize, as WriteAt, or -1;
+    fn pwritev(fd: c_int, parts: *const libc::iovec, count: c_int, at: i64) -> isize, as VectorAt, or -1;
+    fn vmsplice(fd: c_int, parts: *const libc::iovec, count: usize, flags: c_uint) -> isize, as Vmsplice, or -1;
+    fn process_vm_readv(process: c_int, to: *const libc::iovec, to_count: c_ulong,
+        from: *const libc::iovec, from_count: c_ulong, flags: c_ulong) -> isize, as OfProcess, or -1;
+    fn process_vm_writev(process: c_int, from: *const libc::iovec, from_count: c_ulong,
+        to: *const libc::iovec, to_count: c_ulong, flags: c_ulong) -> isize, as OfProcess, or -1;
+    fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_int, as Madvise, or -1;
+    fn syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long)
+        -> c_long, as Syscall, or -1;
     fn fstat(fd: c_int, out: *mut libc::stat) -> c_int, as Fstat, or -1;
     fn stat(path: *const c_char, out: *mut libc::stat) -> c_int, as Stat, or -1;
     fn lstat(path: *const c_char, out: *mut libc::stat) -> c_int, as Stat, or -1;
@@ -198,7 +231,7 @@ unsafe extern "C" fn look_up(handle: *mut c_void, name: *const c_char) -> *mut c
     }
     // SAFETY: a C string by the caller's promise.
     let name = unsafe { CStr::from_ptr(name) };
-    let mut hooks = crate::hooks::all().chain(crate::paths::all());
+    let mut hooks = crate::hooks::all().chain(crate::paths::all()).chain(crate::pinning::all());
     if let Some(hook) = hooks.find(|hook| hook.name == name) {
         // SAFETY: the name is a C string.
         if unsafe { dlsym(libc::RTLD_NEXT, name.as_ptr()) } == found {

@@ -35,7 +35,7 @@ const KNOWN: [(&str, &str); 20] = [
     ("TIMING", "board (default), none, or either with FIELD=NUMBER,... after it"),
     (
         "FAULTS",
-        "CALL=ERRNO, hang or dropped (a job, by rocket), each with :after=N :times=N (:core=N), separated by commas",
+        "CALL=ERRNO, hang, dropped (a job, by rocket), unpinned (a buffer) or short (direct I/O), each with :after=N :times=N (:core=N), separated by commas",
     ),
     ("HAZARD", "report (default), errno (the call fails with EFAULT) or abort"),
     ("EXIT", "exit status, 1 to 255, of a program that met a hazard or finding; default unchanged"),
@@ -270,6 +270,12 @@ fn fault(text: &str) -> Option<Fault> {
     if what == "dropped" {
         return Some(Fault::DroppedJob { after, times });
     }
+    if what == "unpinned" {
+        return Some(Fault::Unpinned { after, times });
+    }
+    if what == "short" {
+        return Some(Fault::ShortDirectIo { after, times });
+    }
     if what == "hang" {
         return Some(Fault::Hang { core: on, after, times });
     }
@@ -289,6 +295,7 @@ fn fault(text: &str) -> Option<Fault> {
             ("prep_bo", CallKind::PrepBo),
             ("fini_bo", CallKind::FiniBo),
             ("mmap", CallKind::Mmap),
+            ("direct_io", CallKind::DirectIo),
         ],
     )?;
     let errno = one_of(

@@ -37,6 +37,7 @@ static BUILT: LazyLock<Result<Built, String>> = LazyLock::new(|| {
         ("misuse", None),
         ("misuse", Some("-DUAPI_40")),
         ("process", None),
+        ("direct_io", None),
         ("rocket", None),
     ] {
         let suffix = if layout.is_some() { "_40" } else { "" };
@@ -367,4 +368,109 @@ fn the_report_is_text_on_stderr_by_default() {
     // A program that has nothing to do with the NPU gets no report.
     let plain = Command::new("true").env("LD_PRELOAD", &built.library).output().unwrap();
     assert!(plain.status.success() && plain.stderr.is_empty());
+}
+
+/// Flags of MEM_CREATE by the recording's names.
+fn create_flags(object: &str) -> u32 {
+    let known =
+        [("NON_CONTIGUOUS", 1), ("CACHEABLE", 2), ("WRITE_COMBINE", 4), ("KERNEL_MAPPING", 8)];
+    let named =
+        object.split(['|', ' ']).filter(|name| !["CONTIGUOUS", "(uncached)"].contains(name));
+    named.map(|name| known.iter().find(|(known, _)| *known == name).expect(name).1).sum()
+}
+
+/// What the program says of a call, as the recording has it.
+fn answer(line: &str) -> (&str, Value) {
+    let fields: Vec<&str> = line.split('\t').collect();
+    let mut answer = serde_json::json!({ "errno": fields[1] });
+    if let Some(result) = fields.get(2) {
+        answer["ret"] = result.parse::<i64>().unwrap().into();
+    }
+    if let Some(data) = fields.get(3) {
+        answer["data"] = (*data).into();
+    }
+    (fields[0], answer)
+}
+
+/// All rows that were recorded of driver 0.9.8.
+#[test]
+fn direct_io_is_answered_as_recorded() {
+    let test = "direct_io_is_answered_as_recorded";
+    let Some(built) = built(test) else { return };
+    // A disk: a folder for temporary files may be memory.
+    let file = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let pattern: Vec<u8> = (0..65536u32).map(|i| (i ^ i >> 8 ^ 0x5a) as u8).collect();
+    std::fs::write(file.path(), pattern).unwrap();
+    let text = include_str!("../../tests/golden/rknpu-direct-io.json");
+    let recording: Value = serde_json::from_str(text).unwrap();
+    let (mut compared, mut rows) = (0, 0);
+    let mut skipped = std::collections::BTreeSet::new();
+    for run in recording["runs"].as_array().unwrap() {
+        let iommu = if run["iommu"].as_bool().unwrap() { "on" } else { "off" };
+        for row in run["mappings"].as_array().unwrap() {
+            let (object, through) = (row["object"].as_str().unwrap(), &row["through"]);
+            if object == "none" {
+                continue; // Not the driver's.
+            }
+            let through = if through == "drm mmap" { "drm" } else { "dma-buf" };
+            let path = file.path().to_str().unwrap();
+            let arguments = format!("{path} {} {through}", create_flags(object));
+            let (output, report) = built.run("direct_io", &arguments, &[("IOMMU", iommu)]);
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(output.status.success(), "{object} {through}: {said}");
+            clean(&report);
+            let lines = said.lines();
+            let (answers, missing): (Vec<_>, Vec<_>) = lines.partition(|line| line.contains('\t'));
+            let answers: BTreeMap<_, _> = answers.into_iter().map(answer).collect();
+            skipped.extend(missing.iter().map(|line| line.to_string()));
+            let pinned = iommu == "on" && object.starts_with("NON");
+            if !pinned && missing.iter().any(|line| line.starts_with("no memfd_secret")) {
+                continue;
+            }
+            rows += 1;
+            for (call, recorded) in row["calls"].as_object().unwrap() {
+                if call.starts_with("io_uring") && !answers.contains_key(call.as_str()) {
+                    continue; // Told above.
+                }
+                assert_eq!(answers[call.as_str()], *recorded, "{object} {through} {call}");
+                compared += 1;
+            }
+        }
+    }
+    for reason in &skipped {
+        let _ = writeln!(std::io::stderr(), "SKIPPED rows of {test}: {reason}");
+    }
+    if skipped.is_empty() {
+        assert_eq!((rows, compared), (36, 16 * 15 + 20 * 12));
+    }
+}
+
+/// EFAULT, EINVAL and a short read can be planted, and are for buffers alone.
+#[test]
+fn direct_io_fails_as_it_is_told() {
+    let Some(built) = built("direct_io_fails_as_it_is_told") else { return };
+    let file = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let pattern: Vec<u8> = (0..65536u32).map(|i| (i ^ i >> 8 ^ 0x5a) as u8).collect();
+    std::fs::write(file.path(), pattern).unwrap();
+    let arguments = format!("{} 3 drm", file.path().display());
+    let whole = "pread O_DIRECT block whole object";
+    for (fault, expected) in [
+        ("direct_io=EFAULT:after=1", serde_json::json!({ "errno": "EFAULT" })),
+        ("direct_io=EINVAL:after=1", serde_json::json!({ "errno": "EINVAL" })),
+        ("short:after=1", serde_json::json!({ "errno": "0", "ret": 32768, "data": "right" })),
+    ] {
+        let (output, _) = built.run("direct_io", &arguments, &[("FAULTS", fault)]);
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{said}");
+        let answers: BTreeMap<_, _> =
+            said.lines().filter(|line| line.contains('\t')).map(answer).collect();
+        assert_eq!(answers[whole], expected, "{fault}");
+        assert_eq!(answers["pread O_DIRECT block 4 KiB"]["ret"], 4096);
+        assert_eq!(answers["pread O_DIRECT ext4 file whole object"]["ret"], 65536);
+    }
+    let (output, _) = built.run("direct_io", &arguments, &[("FAULTS", "unpinned")]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    if !said.contains("no memfd_secret") {
+        assert!(said.contains("pread O_DIRECT block 4 KiB\tEFAULT"), "{said}");
+    }
 }

@@ -74,6 +74,21 @@ pub enum Fault {
         /// How many then are not.
         times: u32,
     },
+    /// The memory of a buffer can't be pinned, as that of a contiguous one: direct I/O into it is EFAULT.
+    Unpinned {
+        /// Buffers that are made before.
+        after: u32,
+        /// How many.
+        times: u32,
+    },
+    /// Direct I/O that a library in front of the program sees ends half way, as where a page was dropped or
+    /// the process forks.
+    ShortDirectIo {
+        /// Reads and writes before.
+        after: u32,
+        /// How many.
+        times: u32,
+    },
     /// The reset lines fail: the next soft reset returns this errno and leaves its flag set.
     ResetLines(Errno),
     /// The next switch of domain fails to attach.
@@ -199,9 +214,34 @@ impl Faults {
 
     /// Whether `rocket` drops the next job.
     pub(crate) fn dropped_job(&mut self) -> bool {
-        let dropped = |f: &Fault| matches!(f, Fault::DroppedJob { .. });
-        let Some(at) = self.armed.iter().position(dropped) else { return false };
-        let Fault::DroppedJob { after, times } = &mut self.armed[at] else { return false };
+        self.counted(|fault| match fault {
+            Fault::DroppedJob { after, times } => Some((after, times)),
+            _ => None,
+        })
+    }
+
+    /// Whether the memory of the next buffer can't be pinned.
+    pub(crate) fn unpinned(&mut self) -> bool {
+        self.counted(|fault| match fault {
+            Fault::Unpinned { after, times } => Some((after, times)),
+            _ => None,
+        })
+    }
+
+    /// Whether direct I/O ends half way.
+    pub(crate) fn short_direct_io(&mut self) -> bool {
+        self.counted(|fault| match fault {
+            Fault::ShortDirectIo { after, times } => Some((after, times)),
+            _ => None,
+        })
+    }
+
+    /// Whether a fault that begins after some times, and ends after some more, is due.
+    fn counted(&mut self, pick: impl Fn(&mut Fault) -> Option<(&mut u32, &mut u32)>) -> bool {
+        let Some(at) = self.armed.iter_mut().position(|fault| pick(fault).is_some()) else {
+            return false;
+        };
+        let Some((after, times)) = pick(&mut self.armed[at]) else { return false };
         if *after > 0 {
             *after -= 1;
             return false;

@@ -55,6 +55,7 @@ pub enum CallKind {
     CreateBo,
     PrepBo,
     FiniBo,
+    DirectIo,
     Other,
 }
 

@@ -1,13 +1,18 @@
 //! Packs read through the page cache and past it: the same results, and what is read past it stays out of it.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ork::run::session::{Session, Settings};
 use ork_cache::{Access, Setup, Store};
 use ork_weights::pack::{DirectReads, Dtype, Pack, PackWriter, WriterOptions};
 use rknpu::Device;
+use rknpu::sim::config::Config;
+use rknpu::sim::{Fault, Machine};
 
 const WEIGHTS: u32 = 24;
 const SIDE: u32 = 512;
@@ -44,8 +49,12 @@ fn disk_reads() -> u64 {
 }
 
 fn run(path: &Path, access: Access, budget: u64) -> Run {
+    run_on(&Machine::new(Config::default()), path, access, budget)
+}
+
+fn run_on(machine: &Machine, path: &Path, access: Access, budget: u64) -> Run {
     let store = Arc::new(Store::from_pack(Pack::open(path).unwrap()));
-    let device = Device::simulated(Default::default()).unwrap();
+    let device = Device::simulated_on(machine).unwrap();
     let setup = Setup { rows: 4, access, ..Setup::new(budget) };
     let mut session =
         Session::new(&device, std::slice::from_ref(&store), &Settings::new("", setup)).unwrap();
@@ -93,4 +102,51 @@ fn past_the_page_cache_the_results_are_the_same() {
             assert!(buffered.disk < streamed / 4, "{} of {streamed} bytes", buffered.disk);
         }
     }
+    memory_that_the_kernel_does_not_pin(&path, all / 2);
+    nothing_is_lost_while_the_process_forks(&path, all / 2);
+}
+
+/// EFAULT for contiguous objects, as all are without an IOMMU, and for what a fault makes so.
+fn memory_that_the_kernel_does_not_pin(path: &Path, budget: u64) {
+    let buffered = run(path, Access::Buffered, budget);
+    let none = Machine::new(Config { iommu: false, ..Config::default() });
+    let some = Machine::new(Config::default());
+    // The large buffer of what is resident, or that of the slots, and not the other.
+    some.inject(Fault::Unpinned { after: 1, times: 1 });
+    for (machine, all) in [(&none, true), (&some, false)] {
+        let direct = run_on(machine, path, Access::Direct, budget);
+        assert_eq!(direct.digest, buffered.digest);
+        let reads = direct.reads.unwrap();
+        if reads.refusal().is_none() {
+            eprintln!("no memory here that can't be pinned: nothing was refused");
+            continue;
+        }
+        assert_eq!(reads.refusal().unwrap().raw_os_error(), Some(14), "EFAULT");
+        assert!(reads.buffered > 0 && (!all || reads.buffered >= direct.loaded), "{reads:?}");
+        assert!(all || reads.direct > 0, "{reads:?}");
+    }
+}
+
+/// Children that are forked while the disk writes into device memory.
+fn nothing_is_lost_while_the_process_forks(path: &Path, budget: u64) {
+    let buffered = run(path, Access::Buffered, budget);
+    let (done, forks) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let user = rustix::process::geteuid().as_raw();
+            while !done.load(Ordering::Relaxed) {
+                // With a user of its own a child is forked, not spawned.
+                let child = Command::new("true").uid(user).status().unwrap();
+                assert!(child.success());
+                forks.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        for _ in 0..4 {
+            let direct = run(path, Access::Direct, budget);
+            assert_eq!(direct.digest, buffered.digest, "after {forks:?} forks");
+            assert!(direct.reads.is_some_and(|reads| reads.direct > 0));
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(forks.into_inner() > 0);
 }

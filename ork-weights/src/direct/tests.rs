@@ -114,6 +114,42 @@ fn what_the_kernel_refuses_is_read_through_the_cache() {
     }
 }
 
+/// As a board answers while the process forks: the rest comes through the cache, and nothing was refused.
+#[test]
+fn short_reads_are_finished_through_the_cache() {
+    let (file, bytes) = file(LEN);
+    let had = 2 * PIECE + 3 * PAGE as usize;
+    let short = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    std::fs::write(short.path(), &bytes[..had]).unwrap();
+    let mut buffer = Vec::new();
+    for (mut direct, other) in both(file.as_file()).into_iter().zip(both(short.as_file())) {
+        direct.file = other.file;
+        let out = memory(&mut buffer, 0, LEN);
+        direct.read(file.as_file(), 0, out).unwrap();
+        assert!(out == bytes);
+        let reads = direct.reads();
+        assert_eq!((reads.direct, reads.buffered), (had as u64, (LEN - had) as u64));
+        assert!(reads.refusal().is_none());
+    }
+}
+
+/// A disk that needs more than it said: EINVAL.
+#[test]
+fn misaligned_reads_are_finished_through_the_cache() {
+    let (file, bytes) = file(LEN);
+    let mut buffer = Vec::new();
+    for mut direct in both(file.as_file()) {
+        direct.block = 1;
+        let out = memory(&mut buffer, 1, LEN - 1);
+        direct.memory = 1;
+        direct.read(file.as_file(), 1, out).unwrap();
+        assert!(out == &bytes[1..]);
+        let reads = direct.reads();
+        assert_eq!(reads.direct + reads.buffered, LEN as u64 - 1);
+        assert_eq!(reads.refusal().unwrap().raw_os_error(), Some(22), "EINVAL");
+    }
+}
+
 #[test]
 fn two_readers_have_a_queue_each() {
     let (file, bytes) = file(LEN);

@@ -5,7 +5,7 @@ use crate::config::{Config, Mode};
 use crate::hazard::Hazard;
 use crate::iova::PAGE;
 use crate::kernel::{Call, cpu};
-use crate::memory::Backing;
+use crate::memory::{Backing, Pinning};
 use crate::object::{Object, Path};
 use rknpu_sys::flags::MemFlags;
 use rknpu_sys::uapi::MemCreate;
@@ -192,9 +192,13 @@ impl Placing<'_, '_> {
         let len = usize::try_from(object.span()).map_err(|_| Errno::NOMEM)?;
         let split = self.call.config().mode == Mode::Strict && object.cacheable();
         let poisoned = unaligned && matches!(object.path, Path::Unaligned | Path::Sram { .. });
+        // One block of frames is mapped as such; single pages are mapped as pages.
+        let frames = matches!(object.path, Path::Contiguous { .. });
+        let refused = frames || self.call.faults.unpinned();
+        let pinning = if refused { Pinning::Refused } else { Pinning::Allowed };
         let left = self.left(object);
         let made = self.call.unlocked(|| {
-            let backing = Backing::new(len, split, poisoned)?;
+            let backing = Backing::new(len, split, poisoned, pinning)?;
             if let Some(left) = left {
                 backing.inherit(&left);
             }

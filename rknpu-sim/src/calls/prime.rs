@@ -5,7 +5,7 @@
 use crate::calls::create::{add_handle, empty};
 use crate::iova::PAGE;
 use crate::kernel::{Call, cpu};
-use crate::memory::Backing;
+use crate::memory::{Backing, Pinning};
 use crate::object::{Object, Path};
 use rknpu_sys::drm::PrimeHandle;
 use rknpu_sys::flags::MemFlags;
@@ -92,7 +92,7 @@ pub(crate) fn export(call: &mut Call<'_>, file: u32, args: &mut PrimeHandle) -> 
     let backing = match &object.backing {
         Some(backing) => backing.clone(),
         // A buffer of no bytes is exported as well; whoever maps it finds nothing.
-        None => Arc::new(Backing::new(PAGE as usize, false, false)?),
+        None => Arc::new(Backing::new(PAGE as usize, false, false, Pinning::Allowed)?),
     };
     let imported = matches!(object.path, Path::Imported { .. });
     let fd = descriptor(&backing, args.flags)?;
@@ -119,7 +119,14 @@ fn descriptor(backing: &Backing, flags: u32) -> Result<RawFd, Errno> {
     let flags = OFlags::from_bits_retain(flags);
     let access = if flags.contains(OFlags::RDWR) { OFlags::RDWR } else { OFlags::RDONLY };
     let path = format!("/proc/self/fd/{}", backing.file().as_raw_fd());
-    let fd = open(path, access | (flags & OFlags::CLOEXEC), Mode::empty())?;
+    let fd = match open(path, access | (flags & OFlags::CLOEXEC), Mode::empty()) {
+        // Secret memory has no path: what is given out then can be mapped for writing, whatever was asked for.
+        Err(Errno::NXIO) if flags.contains(OFlags::CLOEXEC) => {
+            rustix::io::fcntl_dupfd_cloexec(backing.file(), 0)
+        }
+        Err(Errno::NXIO) => rustix::io::dup(backing.file()),
+        opened => opened,
+    }?;
     let raw = fd.as_raw_fd();
     std::mem::forget(fd);
     Ok(raw)

@@ -10,8 +10,8 @@ use crate::fault::Fault;
 use crate::fence::FenceInfo;
 use crate::files::Node;
 use crate::kernel::{Actor, Channel, Event, Kernel, MS};
-use crate::memory::Backing;
-use crate::report::Report;
+use crate::memory::{Backing, Pinning};
+use crate::report::{CallKind, Report};
 use rustix::fd::{OwnedFd, RawFd};
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -196,6 +196,33 @@ impl Machine {
         }
     }
 
+    /// Of `len` bytes of a program's direct I/O with a mapped buffer, how many an armed fault leaves: all of
+    /// them where none is due. For those who see the program's calls: what the host's kernel answers to the
+    /// others is what a board's does.
+    ///
+    /// ```
+    /// use rknpu_sim::{CallKind, Config, Fault, Machine};
+    /// use rustix::io::Errno;
+    ///
+    /// let machine = Machine::new(Config::default());
+    /// machine.inject(Fault::ShortDirectIo { after: 0, times: 1 });
+    /// assert_eq!(machine.direct_io(65536), Ok(32768));
+    /// let (kind, errno) = (CallKind::DirectIo, Errno::FAULT);
+    /// machine.inject(Fault::Call { kind, after: 0, times: 1, errno });
+    /// assert_eq!(machine.direct_io(65536), Err(errno));
+    /// assert_eq!(machine.direct_io(65536), Ok(65536));
+    /// ```
+    ///
+    /// # Errors
+    /// That of the fault.
+    pub fn direct_io(&self, len: usize) -> Result<usize, Errno> {
+        let mut call = self.kernel().enter();
+        if let Some(errno) = call.faults.call(CallKind::DirectIo) {
+            return Err(errno);
+        }
+        Ok(if call.faults.short_direct_io() { len / 2 / 4096 * 4096 } else { len })
+    }
+
     /// Disarms all faults.
     ///
     /// ```
@@ -237,7 +264,7 @@ impl Machine {
             return Err(Errno::INVAL);
         }
         let len = len.checked_next_multiple_of(4096).ok_or(Errno::NOMEM)?;
-        let backing = Arc::new(Backing::new(len, false, false)?);
+        let backing = Arc::new(Backing::new(len, false, false, Pinning::Allowed)?);
         self.kernel().enter().dma_bufs.add_foreign(backing)
     }
 

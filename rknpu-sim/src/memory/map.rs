@@ -9,7 +9,8 @@
 //! [`Mapping::as_ptr`](crate::Mapping::as_ptr) asks for, and whoever else has the memory file: as
 //! with any mapped file, that no other process changes it is the word of who gives it away.
 
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use rustix::fs::ftruncate;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::ops::Range;
@@ -130,6 +131,26 @@ impl Map {
         // SAFETY: no address is asked for, so no existing mapping is replaced.
         let base = unsafe { mmap(std::ptr::null_mut(), len, prot, flags, fd, 0) }?;
         Map::at(base, len)
+    }
+
+    /// A file of `len` bytes that no kernel pins pages of, and its mapping: what the CPU writes and what is
+    /// read through the page cache goes there, and nothing else does.
+    ///
+    /// # Errors
+    /// The host has no secret memory (Linux before 5.14, or a machine that can't take pages out of its own
+    /// map), or gives no more of it (RLIMIT_MEMLOCK).
+    pub(super) fn of_secret_file(len: usize) -> rustix::io::Result<(OwnedFd, Map)> {
+        // SAFETY: the call takes flags alone, and gives a descriptor that nobody else has.
+        let file = unsafe {
+            match libc::syscall(libc::SYS_memfd_secret, libc::O_CLOEXEC) {
+                fd @ 0.. => OwnedFd::from_raw_fd(fd as RawFd),
+                _ => return Err(rustix::io::Errno::NOSYS),
+            }
+        };
+        // Its length is set once: nobody can cut it.
+        ftruncate(&file, len as u64)?;
+        let map = Map::of_file(&file, len)?;
+        Ok((file, map))
     }
 
     /// Maps the memory file of this mapping once more.

@@ -5,6 +5,10 @@
 //! what is in memory (the device's view), and what the CPU's cache held when the two last agreed, so
 //! that a line is dirty exactly when the CPU's view differs from the latter. Nothing is touched
 //! before it is used: a reservation of 4 GiB costs address space only.
+//!
+//! Direct I/O needs the kernel to pin the program's pages. Those of memory files it pins, as it does an object's
+//! of single pages; what the driver maps by page frame alone it can't, and so that the host's kernel can't either
+//! lies in secret memory (memfd_secret), where the host has that.
 
 mod map;
 
@@ -39,12 +43,22 @@ pub(crate) struct Synced {
     pub discarded: u64,
 }
 
+/// Whether the kernel pins a buffer's pages, for direct I/O and whatever else looks at them past a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pinning {
+    /// It does.
+    Allowed,
+    /// It answers EFAULT, as for pages that are mapped by their frame alone.
+    Refused,
+}
+
 /// The CPU's view and the file behind it.
 #[derive(Debug)]
 struct Pages {
     cpu: Arc<Map>,
     file: OwnedFd,
     inode: u64,
+    pinning: Pinning,
 }
 
 /// Buffers from this size on are large: taking their pages from the host again and again costs several
@@ -58,12 +72,19 @@ static SPARE: Mutex<Option<Arc<Pages>>> = Mutex::new(None);
 
 impl Pages {
     /// New ones. Nobody can cut or lengthen the file, as nobody can a dma-buf.
-    fn new(len: usize) -> rustix::io::Result<Pages> {
+    fn new(len: usize, pinning: Pinning) -> rustix::io::Result<Pages> {
+        if pinning == Pinning::Refused
+            && let Ok((file, cpu)) = Map::of_secret_file(len)
+        {
+            let inode = fstat(&file)?.st_ino;
+            return Ok(Pages { cpu: Arc::new(cpu), file, inode, pinning });
+        }
         let file = memfd_create("rknpu-sim", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, len as u64)?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let inode = fstat(&file)?.st_ino;
-        Ok(Pages { cpu: Arc::new(Map::of_file(&file, len)?), file, inode })
+        let cpu = Arc::new(Map::of_file(&file, len)?);
+        Ok(Pages { cpu, file, inode, pinning: Pinning::Allowed })
     }
 
     /// The spare ones, zeroed, if they are of this size.
@@ -105,12 +126,18 @@ pub(crate) struct Backing {
 impl Backing {
     /// Reserves `len` bytes, which is not 0. `split` asks for the device's own view, `poisoned` for
     /// one that nobody has cleaned yet.
-    pub(crate) fn new(len: usize, split: bool, poisoned: bool) -> rustix::io::Result<Backing> {
-        if let Some(pages) = (!split && len >= LARGE).then(|| Pages::spare(len)).flatten() {
+    pub(crate) fn new(
+        len: usize,
+        split: bool,
+        poisoned: bool,
+        pinning: Pinning,
+    ) -> rustix::io::Result<Backing> {
+        let spare = !split && len >= LARGE && pinning == Pinning::Allowed;
+        if let Some(pages) = spare.then(|| Pages::spare(len)).flatten() {
             return Ok(Backing::of_pages(pages, None));
         }
         let split = if split { Some(Split::new(len, poisoned)?) } else { None };
-        Ok(Backing::of_pages(Arc::new(Pages::new(len)?), split))
+        Ok(Backing::of_pages(Arc::new(Pages::new(len, pinning)?), split))
     }
 
     fn of_pages(pages: Arc<Pages>, split: Option<Split>) -> Backing {
@@ -289,7 +316,7 @@ impl Backing {
 impl Drop for Backing {
     fn drop(&mut self) {
         let shared = self.split.is_some() || self.shared.load(Ordering::Relaxed);
-        if self.len() >= LARGE && !shared {
+        if self.len() >= LARGE && !shared && self.pages.pinning == Pinning::Allowed {
             self.pages.clone().keep();
         }
     }

@@ -104,7 +104,7 @@ proptest! {
         ops in prop::collection::vec(op(), 1..24),
         poisoned in any::<bool>(),
     ) {
-        let backing = Backing::new(LEN, true, poisoned).unwrap();
+        let backing = Backing::new(LEN, true, poisoned, Pinning::Allowed).unwrap();
         let mut naive = Naive::new(poisoned);
         for op in ops {
             match op {
@@ -131,7 +131,7 @@ proptest! {
 
 #[test]
 fn one_view_needs_no_sync() {
-    let backing = Backing::new(LEN, false, true).unwrap();
+    let backing = Backing::new(LEN, false, true, Pinning::Allowed).unwrap();
     backing.cpu_write(10, b"there");
     assert_eq!(device(&backing, 10, 5), b"there");
     backing.device_write(10, b"where");
@@ -146,7 +146,7 @@ fn one_view_needs_no_sync() {
 #[test]
 fn pages_that_come_back_are_zero() {
     for _ in 0..3 {
-        let backing = Backing::new(LARGE, false, false).unwrap();
+        let backing = Backing::new(LARGE, false, false, Pinning::Allowed).unwrap();
         for page in (0..LARGE).step_by(PAGE) {
             assert_eq!(device(&backing, page, 1), [0]);
             backing.device_write(page, &[1]);

@@ -8,7 +8,7 @@ use crate::config::{Config, Driver, Form, Mode};
 use crate::hazard::Hazard;
 use crate::iova::PAGE;
 use crate::kernel::{Call, Channel};
-use crate::memory::Backing;
+use crate::memory::{Backing, Pinning};
 use crate::object::{Object, Path};
 use crate::report::CallKind;
 use rknpu_sys::flags::MemFlags;
@@ -122,7 +122,8 @@ fn new_object(call: &mut Call<'_>, file: u32, wanted: u32) -> Result<Object, Err
     };
     let len = usize::try_from(size).map_err(|_| Errno::NOMEM)?;
     let split = config.mode == Mode::Strict;
-    let made = call.unlocked(|| Backing::new(len, split, false));
+    // Mapped by frame: nothing pins these.
+    let made = call.unlocked(|| Backing::new(len, split, false, Pinning::Refused));
     let space = call.rocket.spaces.get_mut(&file).ok_or(Errno::BADF)?;
     let Ok(backing) = made.map(Arc::new) else {
         space.give_back(iova, size);
