@@ -26,7 +26,7 @@ pub fn hub_open(data: &[u8]) {
     if !index.is_empty() {
         put("model.safetensors.index.json", index);
     }
-    let options = OpenOptions { tied_head: true, list: true, ..OpenOptions::default() };
+    let options = OpenOptions { list: true, ..OpenOptions::default() };
     let Ok(model) = Model::open(folder.path(), &options) else { return };
     let _ = model.identity(true).expect("files that nobody changes");
     for weight in model.weights() {

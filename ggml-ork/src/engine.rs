@@ -122,7 +122,7 @@ impl Engine {
     pub(crate) fn of_file(&self, mapping: &Mapping) -> Result<(Arc<Model>, usize), String> {
         self.device().map_err(|error| error.to_string())?;
         let path = &mapping.path;
-        let options = OpenOptions { tied_head: true, ..OpenOptions::default() };
+        let options = OpenOptions::default();
         let file = ModelFile::open(path, &options).map_err(|error| chain(&error))?;
         let files = file.paths().map(FileId::of).collect::<Result<Vec<_>, _>>();
         let files = files.map_err(|error| chain(&error))?;

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use ork_cache::environment::{BadSetting, Environment};
-use ork_linear::{Depth, NPU_ROWS, multiplies};
+use ork_linear::{Depth, NPU_ROWS, packs_on_the_way};
 use ork_weights::quantise::Tier;
 
 /// Settings of the library.
@@ -70,7 +70,7 @@ impl Settings {
         let expected = "int8, rotated-int8 or fp16";
         let tier = parse(set("ORK_TIER"), "ORK_TIER", expected, |text| {
             let tier = text.parse::<Tier>().ok()?;
-            (multiplies(tier).is_ok() && tier.dtype().is_plain()).then_some(tier)
+            packs_on_the_way(tier).then_some(tier)
         })?;
         let flag = |name| {
             let value = parse(set(name), name, "1 (yes) or 0 (no)", |text| match text {
@@ -85,7 +85,7 @@ impl Settings {
             device,
             min_rows: min_rows.unwrap_or(NPU_ROWS),
             depth: depth.unwrap_or(Depth::Bits16),
-            tier: tier.unwrap_or(Tier::RotatedInt8 { group: None }),
+            tier: tier.unwrap_or_default(),
             verbose: flag("ORK_LOG")?,
             take_all: flag("ORK_TAKE_ALL")?,
         })

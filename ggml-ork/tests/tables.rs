@@ -108,7 +108,7 @@ fn a_mapped_model_is_multiplied_with_in_either_version() {
     let (two, three) = (of(Kind::V2), of(Kind::V3));
     assert!(two == three);
     // What `ork run` computes with the same file.
-    let opened = OpenOptions { tied_head: true, ..OpenOptions::default() };
+    let opened = OpenOptions::default();
     let opened = Model::open(file.path(), &opened).unwrap();
     let tier = Tier::RotatedInt8 { group: None };
     let store = Arc::new(Store::from_model(opened, tier, None).unwrap());

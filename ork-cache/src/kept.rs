@@ -6,8 +6,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use ork_weights::convert::{ConvertError, writer_options};
 use ork_weights::model::{Model, ModelError};
-use ork_weights::pack::{Identity, Pack, PackError, PackWriter, WriterOptions};
+use ork_weights::pack::{Identity, Pack, PackError, PackWriter};
 use ork_weights::quantise::Tier;
 
 use crate::environment::Environment;
@@ -107,6 +108,9 @@ pub enum KeptError {
     Model(#[from] ModelError),
     /// A weight does not suit the tier.
     #[error(transparent)]
+    Convert(#[from] ConvertError),
+    /// A weight does not suit the tier.
+    #[error(transparent)]
     Store(#[from] StoreError),
 }
 
@@ -144,8 +148,7 @@ impl Kept {
             let store = Store::from_pack(pack);
             return Ok(Opened { store, way: Way::Loaded { pack: target, names_model } });
         }
-        let expected = Some(model.weights().len() as u32);
-        let options = WriterOptions { expected, ..WriterOptions::default() };
+        let options = writer_options(&model, tier)?;
         let writer = PackWriter::create(&target, &identity, options).map_err(refuse)?;
         let store = Store::from_model(model, tier, Some(writer))?;
         Ok(Opened { store, way: Way::Building(target) })

@@ -60,4 +60,4 @@ pub use cpu::{Cpu, Output};
 pub use error::{Error, Result};
 pub use layers::{Layers, NPU_ROWS, Product, Setup, open};
 pub use rows::{Depth, ParseDepthError, QuantisedRows, Transform};
-pub use weight::{TiledWeight, multiplies};
+pub use weight::{TiledWeight, multiplies, packs_on_the_way};

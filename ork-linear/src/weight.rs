@@ -109,3 +109,17 @@ pub fn multiplies(tier: Tier) -> Result<()> {
         _ => Err(Error::Tier(tier)),
     }
 }
+
+/// Whether a model's weights can be quantised to a tier while it runs, and multiplied: those of
+/// [`multiplies`] that are stored as the NPU reads them.
+///
+/// ```
+/// use ork_linear::packs_on_the_way;
+/// use ork_weights::quantise::Tier;
+///
+/// assert!(packs_on_the_way(Tier::default()));
+/// assert!(!packs_on_the_way(Tier::Nf4)); // from a pack only
+/// ```
+pub fn packs_on_the_way(tier: Tier) -> bool {
+    multiplies(tier).is_ok() && tier.dtype().is_plain()
+}

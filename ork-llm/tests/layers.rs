@@ -16,7 +16,7 @@ use ork_weights::quantise::Tier;
 fn on_npu(model: &Model, npu_rows: usize) -> Decoder {
     let file = tempfile::NamedTempFile::with_suffix(".gguf").unwrap();
     model.write(file.path());
-    let options = OpenOptions { tied_head: true, ..OpenOptions::default() };
+    let options = OpenOptions::default();
     let weights = Weights::open(file.path(), &options).unwrap();
     let store = Store::from_model(weights, Tier::RotatedInt8 { group: None }, None).unwrap();
     let device = rknpu::Device::simulated(Default::default()).unwrap();

@@ -123,10 +123,10 @@ fn progress_and_report_add_up() {
     assert_eq!(report.bytes, fs::metadata(&report.path).unwrap().len());
     assert_eq!(report.skipped.len(), case.model.skipped().len());
     for weight in &report.weights {
-        assert_eq!(weight.tier, "int8");
+        assert_eq!(weight.tier, "rotated-int8");
         assert!((8.0..9.0).contains(&weight.bits), "{weight:?}");
         let error = weight.error.unwrap();
-        assert!((1e-4..0.02).contains(&error), "{weight:?}");
+        assert!((1e-4..0.05).contains(&error), "{weight:?}");
     }
     let json: serde_json::Value = serde_json::to_value(&report).unwrap();
     assert_eq!(json["weights"][0]["name"], "blk.0.attn_q.weight");

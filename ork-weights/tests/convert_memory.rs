@@ -29,9 +29,7 @@ fn a_conversion_takes_64_mib_beside_the_model() {
     shape.write(std::fs::File::create(&path).unwrap()).unwrap();
     let mut packs = Vec::new();
     for read in [Read::Buffered, Read::Direct] {
-        let model =
-            Model::open(&path, &OpenOptions { read, tied_head: true, ..OpenOptions::default() })
-                .unwrap();
+        let model = Model::open(&path, &OpenOptions { read, ..OpenOptions::default() }).unwrap();
         let target = folder.path().join(format!("{read:?}.orkpack"));
         let options = Options { evict_source: true, ..Options::default() };
         let (start, converting) = (anonymous(), AtomicBool::new(true));

@@ -128,8 +128,10 @@ fn every_family_is_packed_as_it_is_used() {
     for family in FAMILIES {
         let folder = tempfile::tempdir().unwrap();
         let path = family.write(folder.path());
-        let model = Model::open(&path, &OpenOptions::default())
-            .unwrap_or_else(|error| panic!("{}: {error}", family.name));
+        // Without a tied head, by which some families would have a line more.
+        let options = OpenOptions { tied_head: false, ..OpenOptions::default() };
+        let model =
+            Model::open(&path, &options).unwrap_or_else(|error| panic!("{}: {error}", family.name));
         let mut expected = Vec::new();
         for line in family.lines().iter().filter(|line| line.packed) {
             let mut d = line.dimensions.clone();

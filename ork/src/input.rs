@@ -57,10 +57,10 @@ pub(crate) fn open_model(path: &Path, options: &OpenOptions) -> Result<Model> {
     Model::open(path, options).map_err(Error::input(path))
 }
 
-/// The weights of a model, quantised to int8 as they are needed, and added to a pack if one is being
-/// built.
+/// The weights of a model in the usual form, quantised as they are needed, and added to a pack if one is
+/// being built.
 pub(crate) fn model_store(model: Model, building: Option<PackWriter>) -> Result<Store, StoreError> {
-    Store::from_model(model, Tier::Int8, building)
+    Store::from_model(model, Tier::default(), building)
 }
 
 /// Opens a pack. By position, not by mapping: nothing here knows who else writes to a user's file,

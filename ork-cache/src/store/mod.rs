@@ -163,7 +163,8 @@ impl Store {
 
     /// The weights of a model, quantised at every load, or, with `pack`, added to it when they are first
     /// loaded. [`Store::finish`] completes that pack, from which they are read afterwards. They stand in it
-    /// in the order in which they were first loaded: load in order of use.
+    /// in the order in which they were first loaded, unless its writer has a place for each
+    /// ([`writer_options`](ork_weights::convert::writer_options)).
     ///
     /// # Errors
     /// A weight whose shape does not suit the tier, or a tier that packs hold otherwise than devices.
@@ -442,7 +443,7 @@ impl Store {
         }
     }
 
-    /// Whether a pack is being made: weights should then be loaded in order of use.
+    /// Whether a pack is being made.
     pub fn is_building(&self) -> bool {
         matches!(&self.from, From::Model(model) if model.writer().is_some())
     }

@@ -57,7 +57,7 @@ impl TierChoice {
     /// ```
     /// use ork_weights::{convert::TierChoice, quantise::Tier};
     ///
-    /// assert_eq!(TierChoice::fixed(Tier::Int8), TierChoice::default());
+    /// assert_eq!(TierChoice::fixed(Tier::default()), TierChoice::default());
     /// ```
     pub const fn fixed(tier: Tier) -> TierChoice {
         TierChoice { rules: Vec::new(), default: Some(tier) }
@@ -170,9 +170,9 @@ impl TierChoice {
 }
 
 impl Default for TierChoice {
-    /// int8 for all.
+    /// [`Tier::default`] for all.
     fn default() -> TierChoice {
-        TierChoice::fixed(Tier::Int8)
+        TierChoice::fixed(Tier::default())
     }
 }
 

@@ -34,7 +34,7 @@ pub use imatrix::Imatrix;
 pub use report::{Report, WeightReport};
 
 use crate::model::{Model, ModelError, Weight};
-use crate::pack::{PackError, PackWriter, WriterOptions};
+use crate::pack::{PackError, PackWriter, Places, WriterOptions};
 use crate::quantise::{Tier, blob_bytes, blob_scales};
 use stage::{Stage, Work};
 use std::path::{Path, PathBuf};
@@ -61,7 +61,7 @@ pub struct Options<'a> {
     pub tiers: TierChoice,
     /// Importance of inputs, for the compact int4 tiers. One that no weight would use is an error.
     pub imatrix: Option<&'a Imatrix>,
-    /// Form of the pack and what may be overwritten. `recipe` and `expected` are set by the
+    /// Form of the pack and what may be overwritten. `recipe`, `expected` and `places` are set by the
     /// conversion.
     pub writer: WriterOptions,
     /// Identify the model by a hash of all its bytes instead of a sample.
@@ -179,6 +179,7 @@ pub fn convert(
         WriterOptions {
             recipe: recipe_hash(options),
             expected: u32::try_from(plan.len()).ok(),
+            places: None,
             ..options.writer.clone()
         },
     )?;
@@ -225,6 +226,45 @@ fn plan<'a>(model: &'a Model, options: &Options<'_>) -> Result<Vec<Work<'a>>, Mo
         sized().map_err(ModelError::quantise(&weight.name))
     };
     model.weights().iter().map(work).collect()
+}
+
+/// How a pack of all weights of a model in one tier is written while something else decides which comes
+/// first: byte for byte what [`convert`] makes of that tier.
+///
+/// ```
+/// use ork_weights::convert::{Options, convert, writer_options};
+/// use ork_weights::pack::PackWriter;
+/// use ork_weights::quantise::Tier;
+///
+/// # use ork_weights::model::{Model, OpenOptions};
+/// # let file = ork_weights::doc::model()?;
+/// let model = Model::open(file.path(), &OpenOptions::default())?;
+/// let folder = tempfile::tempdir()?;
+/// let (one, two) = (folder.path().join("1.orkpack"), folder.path().join("2.orkpack"));
+/// convert(&model, &one, &Options::default(), |_| {})?;
+///
+/// let tier = Tier::default();
+/// let options = writer_options(&model, tier)?;
+/// let mut writer = PackWriter::create(&two, &model.identity(false)?, options)?;
+/// for weight in model.weights().iter().rev() {
+///     let mut blob = vec![0; tier.layout(weight.k, weight.n)?.bytes() as usize];
+///     let mut scales = vec![0.0; tier.scales(weight.k, weight.n)];
+///     model.quantise(weight, &tier, &mut blob, &mut scales)?;
+///     writer.add(&weight.name, weight.k, weight.n, tier.dtype(), &blob, &scales)?;
+/// }
+/// writer.finish()?;
+/// assert!(std::fs::read(one)? == std::fs::read(two)?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// [`ConvertError::Model`] for a weight that does not suit the tier.
+pub fn writer_options(model: &Model, tier: Tier) -> Result<WriterOptions, ConvertError> {
+    let options = Options { tiers: TierChoice::fixed(tier), ..Options::default() };
+    let plan = plan(model, &options)?;
+    let places = Places::new(plan.iter().map(|work| (work.header(), work.scales)))?;
+    let (recipe, places) = (recipe_hash(&options), Some(places));
+    Ok(WriterOptions { recipe, places, ..WriterOptions::default() })
 }
 
 /// A hash of what decides the codes, so that packs of other settings are not mixed; 0 for plain

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// let options = Options { measure: true, ..Default::default() };
 /// let report = convert(&model, folder.path().join("m.orkpack"), &options, |_| {})?;
 /// let first = &report.weights[0];
-/// assert_eq!((&*first.name, first.tier.as_str()), ("blk.0.attn_q.weight", "int8"));
+/// assert_eq!((&*first.name, first.tier.as_str()), ("blk.0.attn_q.weight", "rotated-int8"));
 /// assert!(first.error.is_some_and(|error| error < 0.01));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

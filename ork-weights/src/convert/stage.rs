@@ -31,7 +31,7 @@ impl Work<'_> {
         self.blob + 4 * self.scales as u64
     }
 
-    fn header(&self) -> WeightHeader<'_> {
+    pub(super) fn header(&self) -> WeightHeader<'_> {
         let Weight { name, k, n, .. } = self.weight;
         WeightHeader { name, k: *k, n: *n, dtype: self.tier.dtype() }
     }

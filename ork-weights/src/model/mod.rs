@@ -81,11 +81,11 @@ const START: usize = 4096;
 /// assert!(!model.weights().is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenOptions {
     /// How the bytes of weights are read.
     pub read: Read,
-    /// Where a model has no output head of its own, take the embedding table as one.
+    /// Where a model has no output head of its own, take the embedding table as one, as engines do.
     pub tied_head: bool,
     /// Tensors that are weights whatever their names say: patterns, where `*` stands for any characters.
     pub include: Vec<String>,
@@ -93,6 +93,14 @@ pub struct OpenOptions {
     pub exclude: Vec<String>,
     /// Open it to be listed: what cannot be read is among the skipped, and there may be no weight.
     pub list: bool,
+}
+
+impl Default for OpenOptions {
+    /// Every weight that an engine multiplies by, a tied head among them.
+    fn default() -> OpenOptions {
+        let (include, exclude) = (Vec::new(), Vec::new());
+        OpenOptions { read: Read::default(), tied_head: true, include, exclude, list: false }
+    }
 }
 
 /// A matrix of K inputs and N output channels, row-major in its file: a row per channel.

@@ -162,9 +162,11 @@ fn look(
             tied = may && model.take_tied;
             if !tied {
                 return Err(match may && !model.has_head {
-                    true => "an embedding table that is looked up; the output head is tied to it and can \
-                             be taken on request"
-                        .into(),
+                    true => {
+                        "an embedding table that is looked up; the output head that is tied to it \
+                             was not asked for"
+                            .into()
+                    }
                     false => "an embedding table that is only looked up".into(),
                 });
             }

@@ -54,4 +54,4 @@ pub use reader::Pack;
 pub use source::Source;
 pub use upgrade::{upgrade, upgrade_of};
 pub use verify::{Verified, verify};
-pub use writer::{PackWriter, Summary, WeightHeader, WeightWriter, WriterOptions};
+pub use writer::{PackWriter, Places, Summary, WeightHeader, WeightWriter, WriterOptions};

@@ -198,6 +198,20 @@ impl Tier {
     }
 }
 
+impl Default for Tier {
+    /// What weights become where nobody asks for anything else: close enough to the model's own values that
+    /// text is hardly another, in a byte for each.
+    ///
+    /// ```
+    /// use ork_weights::quantise::Tier;
+    ///
+    /// assert_eq!(Tier::default(), Tier::RotatedInt8 { group: None });
+    /// ```
+    fn default() -> Tier {
+        Tier::RotatedInt8 { group: None }
+    }
+}
+
 impl std::fmt::Display for Tier {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.group() {

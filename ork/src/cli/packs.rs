@@ -18,7 +18,7 @@ use ork_weights::model::Read;
 /// ```
 #[derive(Args, Clone, Debug, Default)]
 pub struct QuantiseArgs {
-    /// Storage of every weight: int8, o4n1, nf4, int4, rotated-int8, int4-as-int8, fp16, or source, which goes by the bits of the model's values. Groups of scales as in int4:128.
+    /// Storage of every weight: rotated-int8 (what `ork run` and llama.cpp compute with), int8, o4n1, nf4, int4, int4-as-int8, fp16, or source, which goes by the bits of the model's values; groups of scales as in int4:128. By default rotated-int8.
     #[arg(long, value_name = "TIER")]
     pub tier: Option<String>,
     /// Storage by name: PATTERN=TIER, where * stands for anything; the first that fits counts.
@@ -33,9 +33,6 @@ pub struct QuantiseArgs {
     /// Leave tensors of this name out; * stands for anything.
     #[arg(long, value_name = "PATTERN")]
     pub exclude: Vec<String>,
-    /// Also convert the output head that shares its values with the token embedding.
-    #[arg(long)]
-    pub tied_head: bool,
 }
 
 /// A container version that is written.

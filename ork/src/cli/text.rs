@@ -49,7 +49,7 @@ pub struct RunArgs {
     pub context: Option<u32>,
     /// How linear layers are computed: `f32` by the CPU alone, or from weights in a form that packs
     /// have: rotated-int8, int8, fp16.
-    #[arg(long, value_name = "TIER", default_value = "rotated-int8")]
+    #[arg(long, value_name = "TIER", default_value_t)]
     pub tier: Arithmetic,
     /// Device memory for weights and scratch; by default ORK_WCACHE_BUDGET_MB, or 3072 MiB.
     #[arg(long, value_name = "SIZE")]
@@ -162,6 +162,8 @@ impl std::str::FromStr for Form {
 ///
 /// assert_eq!("f32".parse(), Ok(Arithmetic::F32));
 /// assert_eq!("int8".parse(), Ok(Arithmetic::Packed(Tier::Int8)));
+/// assert!("nf4".parse::<Arithmetic>().is_err()); // from a pack only
+/// assert_eq!(Arithmetic::default().to_string(), "rotated-int8");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Arithmetic {
@@ -171,13 +173,34 @@ pub enum Arithmetic {
     Packed(Tier),
 }
 
-impl std::str::FromStr for Arithmetic {
-    type Err = <Tier as std::str::FromStr>::Err;
+impl Default for Arithmetic {
+    fn default() -> Arithmetic {
+        Arithmetic::Packed(Tier::default())
+    }
+}
 
-    fn from_str(text: &str) -> Result<Arithmetic, Self::Err> {
-        match text {
-            "f32" => Ok(Arithmetic::F32),
-            tier => tier.parse().map(Arithmetic::Packed),
+impl std::fmt::Display for Arithmetic {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Arithmetic::F32 => f.write_str("f32"),
+            Arithmetic::Packed(tier) => tier.fmt(f),
+        }
+    }
+}
+
+impl std::str::FromStr for Arithmetic {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Arithmetic, String> {
+        let tier = text.parse().ok().filter(|tier| ork_linear::packs_on_the_way(*tier));
+        match (text, tier) {
+            ("f32", _) => Ok(Arithmetic::F32),
+            (_, Some(tier)) => Ok(Arithmetic::Packed(tier)),
+            _ => {
+                Err("a model runs as f32, rotated-int8, int8 or fp16; in another form from a pack \
+                      (`ork convert`, and --pack)"
+                    .into())
+            }
         }
     }
 }

@@ -10,7 +10,6 @@ use ork_cache::environment::Environment;
 use ork_cache::kept::{Kept, Way};
 use ork_cache::timeline::Recorder;
 use ork_cache::{Reading, Setup, Store};
-use ork_weights::model::OpenOptions;
 use ork_weights::pack::{DirectReads, Pack, PackFile, verify};
 use ork_weights::quantise::Tier;
 use serde::Serialize;
@@ -171,9 +170,7 @@ fn check_whole(pack: &Pack<PackFile>, path: &Path) -> Result<()> {
 fn open(args: &BenchArgs, environment: &Environment, report: Report) -> Result<Store> {
     let path = &args.file;
     let kept = Kept::new(None, environment);
-    // `ork run` finds the same pack in the cache folder, and needs the head.
-    let options = OpenOptions { tied_head: kept == Kept::InCache, ..OpenOptions::default() };
-    let model = match Input::open_with(path, &options)? {
+    let model = match Input::open(path)? {
         Input::Pack(pack) => {
             if args.verify {
                 check_whole(&pack, path)?;
@@ -183,7 +180,7 @@ fn open(args: &BenchArgs, environment: &Environment, report: Report) -> Result<S
         Input::Model(model) => *model,
     };
     note_skipped(&model, report);
-    let opened = open_kept(&kept, model, path, Tier::Int8, report)?;
+    let opened = open_kept(&kept, model, path, Tier::default(), report)?;
     match &opened.way {
         Way::Made => report.note("note: weights are quantised each time they are needed; `ork convert`, or ORK_PERSIST=PACK, does it once"),
         Way::Loaded { pack, .. } if args.verify => check_whole(&open_pack(pack)?, pack)?,

@@ -26,8 +26,8 @@ use crate::target::{check_output, check_pack_output, write_bytes};
 /// pack's place then stands there still.
 pub(super) fn run(args: &ConvertArgs, report: Report) -> Result<()> {
     let environment = Environment::read().map_err(|e| Error::Usage(e.to_string()))?;
-    let QuantiseArgs { tied_head, include, exclude, .. } = args.quantise.clone();
-    let open = OpenOptions { read: args.read, tied_head, include, exclude, list: false };
+    let QuantiseArgs { include, exclude, .. } = args.quantise.clone();
+    let open = OpenOptions { read: args.read, include, exclude, ..OpenOptions::default() };
     let rss = PeakRss::start();
     let model = open_model(&args.model, &open)?;
     let target = args.output.clone().unwrap_or_else(|| args.model.with_extension("orkpack"));
@@ -123,6 +123,15 @@ fn readers(version: u32) -> &'static str {
     }
 }
 
+/// Tiers that came with the last of the C project's readers.
+const LATE: [&str; 2] = ["rotated-int8", "int4-as-int8"];
+
+/// Whether a weight is of a tier, with groups of scales or without.
+fn has_tier(converted: &Converted, name: &str) -> bool {
+    let of = |tier: &str| tier.split(':').next() == Some(name);
+    converted.weights.iter().any(|weight| of(&weight.tier))
+}
+
 fn text(converted: &Converted, args: &ConvertArgs, rss: Option<u64>) -> String {
     let mut text = String::new();
     if args.report.is_some() {
@@ -154,6 +163,14 @@ fn text(converted: &Converted, args: &ConvertArgs, rss: Option<u64>) -> String {
     ));
     let version = args.pack_version;
     text.push_str(&format!("version {version}, for ork and {}\n", readers(version)));
+    let late: Vec<&str> = LATE.into_iter().filter(|late| has_tier(converted, late)).collect();
+    if !late.is_empty() {
+        text.push_str(&format!(
+            "of the C project's readers only the latest know {}; others pass over it and pack such weights anew: \
+             --tier int8 is for all\n",
+            late.join(" and ")
+        ));
+    }
     if converted.resumed() > 0 {
         text.push_str(&format!(
             "{} of them were left by an interrupted conversion\n",

@@ -67,7 +67,7 @@ pub(super) fn run(args: &UpgradeArgs, report: Report) -> Result<()> {
 
 /// The identity of the model that `pack` is said to be of, if names and shapes do not say otherwise.
 fn identity(pack: &Pack<PackFile>, pack_path: &Path, path: &Path) -> Result<Identity> {
-    let model = open_model(path, &OpenOptions { tied_head: true, ..OpenOptions::default() })?;
+    let model = open_model(path, &OpenOptions::default())?;
     for entry in pack.entries() {
         let what = match model.weight(&entry.name) {
             Some(weight) if (weight.k, weight.n) == (entry.k, entry.n) => continue,

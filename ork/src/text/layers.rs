@@ -219,7 +219,7 @@ fn store(
     report: Report,
     notes: &mut Vec<String>,
 ) -> Result<Store> {
-    let model = open_model(path, &OpenOptions { tied_head: true, ..OpenOptions::default() })?;
+    let model = open_model(path, &OpenOptions::default())?;
     let names: Vec<Box<str>> = model.weights().iter().map(|weight| weight.name.clone()).collect();
     let opened = open_kept(kept, model, path, tier, report)?;
     let store = opened.store;
@@ -251,7 +251,7 @@ fn check_whole(store: &Store, pack: &Path, names: &[Box<str>]) -> Result<()> {
         names.iter().map(|name| &**name).filter(|name| !there.contains(name)).collect();
     let Some(first) = missing.first() else { return Ok(()) };
     let reason = format!(
-        "{} of {} are not in it, {first} among them; `ork convert --tied-head` makes a pack of all",
+        "{} of {} are not in it, {first} among them; `ork convert` makes a pack of all",
         missing.len(),
         counted(names.len(), "weight")
     );
@@ -297,7 +297,7 @@ mod tests {
         let open = |machine: &Machine| {
             let device = Device::simulated_on(machine).unwrap();
             let weights = Weights {
-                tier: Tier::RotatedInt8 { group: None },
+                tier: Tier::default(),
                 depth: Depth::Bits16,
                 npu_rows: ork_linear::NPU_ROWS,
                 cores: ALL_CORES,

@@ -172,7 +172,7 @@ impl Comparison<'_> {
     /// Makes a pack of the model, in the place of another; gives its size.
     fn convert(&self, tier: Tier, target: &Path) -> Result<u64> {
         let path = &*self.args.model;
-        let model = open_model(path, &OpenOptions { tied_head: true, ..OpenOptions::default() })?;
+        let model = open_model(path, &OpenOptions::default())?;
         let writer = WriterOptions { replace: true, ..WriterOptions::default() };
         let options = Options { tiers: TierChoice::fixed(tier), writer, ..Options::default() };
         let converted = convert(&model, target, &options, |_| {}).map_err(Error::input(path))?;

@@ -152,7 +152,7 @@ impl Teller<'_> {
         let Scenario { model, tokens, .. } = *self.scenario;
         let pack = || Kept::At(self.scenario.folder.join("demo.orkpack"));
         let weights = Weights {
-            tier: Tier::RotatedInt8 { group: None },
+            tier: Tier::default(),
             depth: Depth::Bits16,
             npu_rows: self.scenario.npu_rows,
             cores: if way == Way::OneCore { 1 } else { ALL_CORES },

@@ -68,7 +68,8 @@ fn patterns_decide_what_is_taken() {
     assert!(notes.contains("like it are blk.0.ffn_up.weight"), "{notes}");
     let view = json(&["inspect", text(&model)]);
     let first = &view["weights"][0];
-    assert_eq!((first["role"].as_str(), first["tier"].as_str()), (Some("linear"), Some("int8")));
+    let tier = "rotated-int8";
+    assert_eq!((first["role"].as_str(), first["tier"].as_str()), (Some("linear"), Some(tier)));
     assert_eq!(first["packed_bytes"], 256 * 256 + 4 * 256);
 }
 

@@ -23,7 +23,7 @@ fn a_pack_says_what_it_is() {
     assert_eq!((&view["kind"], &view["version"]), (&"pack".into(), &3.into()));
     assert!(view["identity"]["sample_hash"].is_string());
     let weights = view["weights"].as_array().unwrap();
-    assert!(weights.iter().all(|w| w["dtype"] == "int8" && w["checksum"].is_string()));
+    assert!(weights.iter().all(|w| w["dtype"] == "rotated-int8" && w["checksum"].is_string()));
     ork(&["inspect", text(&pack)]).assert().success();
 }
 

@@ -4,7 +4,7 @@ use std::fs::File;
 
 use rknpu_sys::layout::PAGE;
 
-use super::{PackWriter, Summary, target};
+use super::{PackWriter, Places, Summary, target};
 use crate::pack::entry::Span;
 use crate::pack::error::{PackError, Result};
 use crate::pack::file::PackFile;
@@ -37,9 +37,16 @@ impl PackWriter {
     /// as before then, and the partial file stays.
     pub fn finish(mut self) -> Result<Summary> {
         let present = self.entries.len() as u32;
-        if let Some(expected) = self.options.expected.filter(|expected| *expected != present) {
+        // A place that was left empty would be a gap with anything in it.
+        let places = self.options.places.as_ref().map(Places::len);
+        let expected = self.options.expected.or(places);
+        if let Some(expected) = expected.filter(|expected| *expected != present) {
             return Err(PackError::Incomplete { present, expected });
         }
+        // Those that read the pack use weights in the order of its index.
+        self.entries.sort_by_key(|entry| entry.blob.offset);
+        let names = self.entries.iter().enumerate().map(|(at, entry)| (entry.name.clone(), at));
+        self.names = names.collect();
         let at = self.end.next_multiple_of(PAGE);
         let closing = self.closing(at);
         self.write(&closing, at)?;

@@ -5,6 +5,7 @@ mod finish;
 mod journal;
 mod options;
 mod pieces;
+mod places;
 mod resume;
 mod target;
 #[cfg(test)]
@@ -21,6 +22,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use self::disk::{Disk, Os};
 pub use self::options::{Summary, WriterOptions};
 pub use self::pieces::WeightWriter;
+pub use self::places::Places;
 use self::target::{Existing, Paths};
 use super::dtype::PADDED;
 use super::entry::{Checksums, Entry, Span};
@@ -234,8 +236,14 @@ impl PackWriter {
         self.record(&entry)?;
         self.names.insert(entry.name.clone(), self.entries.len());
         self.entries.push(entry);
-        self.end = at + scales.len() as u64;
+        self.end = self.end.max(at + scales.len() as u64);
         Ok(())
+    }
+
+    /// Where a weight that is next goes.
+    fn place(&self, name: &str) -> u64 {
+        let place = self.options.places.as_ref().and_then(|places| places.get(name));
+        place.unwrap_or_else(|| self.end.next_multiple_of(PAGE))
     }
 
     /// Cuts what was written of a weight that failed: it must not show in a gap. If this fails too,

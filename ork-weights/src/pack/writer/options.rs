@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use super::Places;
+
 /// How a pack is written.
 ///
 /// ```
@@ -30,11 +32,21 @@ pub struct WriterOptions {
     pub signature: u32,
     /// Weights there will be, if known: finishing with fewer is an error.
     pub expected: Option<u32>,
+    /// Where each weight goes; otherwise they stand in the order in which they come. One without a place
+    /// goes behind all that are there.
+    pub places: Option<Places>,
 }
 
 impl Default for WriterOptions {
     fn default() -> WriterOptions {
-        WriterOptions { version: 3, replace: false, recipe: 0, signature: 0, expected: None }
+        WriterOptions {
+            version: 3,
+            replace: false,
+            recipe: 0,
+            signature: 0,
+            expected: None,
+            places: None,
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use rknpu_sys::layout::{Layout, PAGE};
+use rknpu_sys::layout::Layout;
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::{PackWriter, WeightHeader};
@@ -78,7 +78,7 @@ impl PackWriter {
         Ok(WeightWriter {
             header,
             layout,
-            at: self.end.next_multiple_of(PAGE),
+            at: self.place(name),
             blob,
             written: Vec::new(),
             hash: Xxh3Default::new(),

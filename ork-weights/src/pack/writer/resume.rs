@@ -1,7 +1,5 @@
 //! Going on with what an interrupted run of the same conversion left.
 
-use rknpu_sys::layout::PAGE;
-
 use super::journal::{self, Job};
 use super::{Journal, PackWriter, target};
 use crate::pack::entry::Entry;
@@ -54,11 +52,11 @@ impl PackWriter {
         let good = verify::all_checksums(&source, &entries);
         let mut journal_end = header;
         for ((entry, sound), end) in entries.into_iter().zip(good).zip(ends) {
-            let in_place = entry.blob.offset == self.end.next_multiple_of(PAGE);
+            let in_place = entry.blob.offset == self.place(&entry.name);
             if sound.is_err() || !in_place || self.contains(&entry.name) {
                 break;
             }
-            self.end = entry.scales.range().end.max(entry.blob.range().end);
+            self.end = self.end.max(entry.scales.range().end).max(entry.blob.range().end);
             self.names.insert(entry.name.clone(), self.entries.len());
             self.entries.push(entry);
             journal_end = end;

@@ -554,3 +554,42 @@ fn a_link_is_written_where_it_points() {
     assert_eq!(summary.path.file_name(), real.file_name());
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
 }
+
+/// The places of [`weight`]'s 0 to 2.
+fn placed() -> WriterOptions {
+    let names: Vec<String> = (0..3).map(|number| weight(number).0).collect();
+    let places = Places::new(names.iter().map(|name| (header(name), 64))).unwrap();
+    WriterOptions { places: Some(places), ..options() }
+}
+
+#[test]
+fn weights_have_their_places_in_whatever_order_they_come() {
+    let folder = folder();
+    let make = |file: &str, order: &[u32], options: WriterOptions| {
+        let target = folder.path().join(file);
+        let mut writer = PackWriter::create(&target, &MODEL, options.clone()).unwrap();
+        for (done, number) in order.iter().enumerate() {
+            let (name, blob, scales) = weight(*number);
+            // One that is given up leaves nothing behind.
+            let mut given_up = writer.begin(header(&name)).unwrap();
+            given_up.write_at(0, &[0xEE; 4096]).unwrap();
+            drop(given_up);
+            writer.add(&name, 64, 64, Dtype::Int8, &blob, &scales).unwrap();
+            if done == 1 {
+                drop(writer); // interrupted, and gone on with
+                writer = PackWriter::create(&target, &MODEL, options.clone()).unwrap();
+                assert_eq!((writer.resumed(), writer.len()), (2, 2));
+            }
+        }
+        writer.finish().map(|_| fs::read(target).unwrap())
+    };
+    let in_order = make("0.orkpack", &[0, 1, 2], options()).unwrap();
+    for (file, order) in
+        [("1.orkpack", [0, 1, 2]), ("2.orkpack", [2, 0, 1]), ("3.orkpack", [1, 2, 0])]
+    {
+        assert!(make(file, &order, placed()).unwrap() == in_order, "{order:?}");
+    }
+    // A place that nobody filled would be a gap with anything in it.
+    let hollow = make("4.orkpack", &[2, 0], placed());
+    assert!(matches!(hollow, Err(PackError::Incomplete { present: 2, expected: 3 })), "{hollow:?}");
+}
