@@ -206,6 +206,29 @@ cmp "$work/verified3072" "$work/verified200" || fail "a small budget changes the
 
 prebuilt "$ORK_TEST_SMOLLM2" "$ORK_TEST_GEMMA"
 
+part "made-up mixtures against the CPU backend (mean KL <= 0.006)"
+[ -d "$dir/gguf" ] || pip install --quiet --target "$dir/gguf" gguf 2>/dev/null || lacking "no gguf from PyPI"
+for architecture in qwen3moe olmoe; do
+    mixture=$work/$architecture.gguf
+    PYTHONPATH=$dir/gguf python3 "$(dirname "$0")/mixture.py" $architecture "$mixture"
+    run() { "$bin/llama-perplexity" -m "$mixture" -f "$(dirname "$0")/../DESIGN.md" -c 512 --chunks 4 -t 2 "$@" 2>&1; }
+    GGML_BACKEND_PATH='' run --kl-divergence-base "$work/mixture.kld" >/dev/null || fail "$architecture on the CPU"
+    for budget in 3072 4; do
+        ORK_WCACHE_BUDGET_MB=$budget run --kl-divergence --kl-divergence-base "$work/mixture.kld" >"$work/kl"
+        kl=$(sed -n 's/^Mean *KLD: *\([-0-9.]*\).*/\1/p' "$work/kl")
+        echo "$architecture, $budget MiB: KL $kl, first token $(sed -n 's/^Same top p: *\([0-9.]*\).*/\1/p' "$work/kl") %"
+        awk -v kl="$kl" 'BEGIN { exit !(kl != "" && kl <= 0.006) }' || fail "not near enough"
+        [ $budget = 3072 ] || grep -qE ', [1-9][0-9]* MiB are streamed' "$work/kl" || fail "nothing was streamed"
+    done
+    # A prompt of one letter: few experts are chosen, and nothing else is loaded.
+    text "$mixture" "$(printf 'o%.0s' {1..40})" >/dev/null
+    count=$(grep -o '[0-9]* of [0-9]* experts chosen, [0-9]* loads' "$work/log" | tail -n 1)
+    echo "$architecture: $count"
+    # Beside experts: four matrices of attention in each of three layers, and a head at most.
+    awk -v count="$count" 'BEGIN { split(count, n, " "); exit !(n[1] > 0 && n[1] < n[3] / 2 && n[6] <= n[1] + 13) }' ||
+        fail "experts that nobody chose were loaded"
+done
+
 part "divergence from f32 (mean KL <= 0.006, same first token >= 95.5 %)"
 for model in "$ORK_TEST_SMOLLM2" "$ORK_TEST_GEMMA"; do
     base=$dir/$(basename "$model").kld

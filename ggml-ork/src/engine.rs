@@ -208,6 +208,12 @@ impl Engine {
         opened.into_iter().next().ok_or(ComputeError::Tensors("no weight"))
     }
 
+    /// What the cache did since the models were placed, if one of them is there.
+    pub(crate) fn stats(&self) -> Option<ork_cache::Stats> {
+        let live: Vec<_> = self.models().iter().filter_map(Weak::upgrade).collect();
+        live.iter().find_map(|model| Some(model.layers().as_ref()?.cache().stats()))
+    }
+
     fn models(&self) -> MutexGuard<'_, Vec<Weak<Model>>> {
         self.models.lock().unwrap_or_else(PoisonError::into_inner)
     }

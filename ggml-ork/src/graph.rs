@@ -190,7 +190,10 @@ impl<'a> List<'a> {
                 let matrices: Vec<Matrix> =
                     self.weights.iter().filter_map(|(weights, _)| weights.matrix()).collect();
                 let chosen = Chosen::of(ids, &rows)?;
-                model.with(|layers| chosen.multiply(layers, &rows, &matrices, out))
+                model.with(|layers| chosen.multiply(layers, &rows, &matrices, out))?;
+                let known = matrices.iter().map(|matrix| matrix.count).sum();
+                plugin.tally.experts(chosen.groups().count() * matrices.len(), known);
+                Ok(())
             }
             (Some(Weights::Once(kind, k)), ids) => {
                 let (Some((_, node)), Some(out)) = (self.weights.first(), out.into_iter().next())
@@ -316,6 +319,11 @@ impl Chosen {
         Ok(Chosen { picks, used })
     }
 
+    /// The picks of each expert that somebody chose.
+    fn groups(&self) -> impl Iterator<Item = &[(usize, usize)]> {
+        self.picks.chunk_by(|a, b| a.0 == b.0)
+    }
+
     /// Multiplies the rows of each expert that was chosen.
     fn multiply(
         &self,
@@ -324,28 +332,29 @@ impl Chosen {
         matrices: &[Matrix],
         mut out: Vec<&mut [f32]>,
     ) -> Result<(), ComputeError> {
-        let groups = || self.picks.chunk_by(|a, b| a.0 == b.0);
         let known = matrices.iter().map(|matrix| matrix.count).min().unwrap_or(0);
         if self.picks.last().is_some_and(|(expert, _)| *expert >= known) {
             return Err(ComputeError::Tensors("an expert that is not there"));
         }
-        let expected = groups()
-            .filter_map(|group| group.first())
-            .flat_map(|(expert, _)| matrices.iter().map(move |matrix| matrix.first + expert));
-        layers.expect(expected);
+        let mut waiting: Vec<&[(usize, usize)]> = self.groups().collect();
+        let weights = |group: &[(usize, usize)]| {
+            let expert = group.first().map_or(0, |(expert, _)| *expert);
+            matrices.iter().map(move |matrix| matrix.first + expert)
+        };
+        layers.expect(waiting.iter().flat_map(|group| weights(group)));
         let (mut input, mut results) = (Vec::new(), vec![Vec::new(); matrices.len()]);
-        for group in groups() {
-            let Some(expert) = group.first().map(|(expert, _)| *expert) else { continue };
+        while !waiting.is_empty() {
+            let group = waiting.remove(layers.next_ready(waiting.iter().map(|g| weights(g))));
             input.clear();
             for (_, place) in group {
                 let (token, pick) = (place / self.used, place % self.used);
                 rows.push([pick % rows.shape[1], token, 0], &mut input);
             }
-            let places = matrices.iter().zip(&mut results);
-            let products = places.map(|(matrix, results)| {
+            let places = matrices.iter().zip(&mut results).zip(weights(group));
+            let products = places.map(|((matrix, results), weight)| {
                 results.clear();
                 results.resize(group.len() * matrix.n as usize, 0.0);
-                Product { weight: matrix.first + expert, out: results }
+                Product { weight, out: results }
             });
             layers.multiply(group.len(), &input, products)?;
             for ((matrix, results), out) in matrices.iter().zip(&results).zip(&mut out) {

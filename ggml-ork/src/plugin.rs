@@ -41,7 +41,8 @@ impl Plugin {
     /// The end of a context: what has been done so far.
     pub(crate) fn summary(&self) {
         if self.tally.products() > 0 {
-            self.say.line(Level::Info, &self.tally.to_string());
+            let line = self.tally.line(self.engine.stats());
+            self.say.line(Level::Info, &line);
         }
     }
 }

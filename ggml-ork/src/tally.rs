@@ -1,7 +1,8 @@
 //! How many products went where, and why not here.
 
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use ork_cache::Stats;
 
 /// Why a product is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,9 @@ const REASONS: [(Left, &str); 4] = [
 pub(crate) struct Tally {
     products: AtomicU64,
     rows: AtomicU64,
+    /// Experts that somebody chose, and all there were, over the products of mixtures.
+    chosen: AtomicU64,
+    experts: AtomicU64,
     left: [AtomicU64; REASONS.len()],
 }
 
@@ -37,6 +41,12 @@ impl Tally {
     pub(crate) fn taken(&self, products: usize, rows: usize) {
         self.products.fetch_add(products as u64, Ordering::Relaxed);
         self.rows.fetch_add((products * rows) as u64, Ordering::Relaxed);
+    }
+
+    /// A product of a mixture: `chosen` of its experts were computed.
+    pub(crate) fn experts(&self, chosen: usize, of: usize) {
+        self.chosen.fetch_add(chosen as u64, Ordering::Relaxed);
+        self.experts.fetch_add(of as u64, Ordering::Relaxed);
     }
 
     /// A question that was answered with no.
@@ -50,21 +60,27 @@ impl Tally {
     pub(crate) fn products(&self) -> u64 {
         self.products.load(Ordering::Relaxed)
     }
-}
 
-impl fmt::Display for Tally {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (products, rows) = (self.products(), self.rows.load(Ordering::Relaxed));
-        write!(f, "{products} products of {rows} rows in all")?;
-        let mut first = true;
-        for ((_, why), count) in REASONS.iter().zip(&self.left) {
-            let count = count.load(Ordering::Relaxed);
-            if count > 0 {
-                let before = if first { "; left to the CPU when asked, by reason: " } else { ", " };
-                write!(f, "{before}{why}: {count} times")?;
-                first = false;
+    /// What was done, with what the cache did for it.
+    pub(crate) fn line(&self, stats: Option<Stats>) -> String {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let (chosen, experts) = (count(&self.chosen), count(&self.experts));
+        let mut line =
+            format!("{} products of {} rows in all", count(&self.products), count(&self.rows));
+        if experts > 0 {
+            line += &format!(", {chosen} of {experts} experts chosen");
+        }
+        if let Some(stats) = stats {
+            line +=
+                &format!(", {} loads of weights, {} MiB", stats.loads(), stats.bytes_loaded >> 20);
+        }
+        let mut before = "; left to the CPU when asked, by reason: ";
+        for ((_, why), left) in REASONS.iter().zip(&self.left) {
+            if count(left) > 0 {
+                line += &format!("{before}{why}: {} times", count(left));
+                before = ", ";
             }
         }
-        Ok(())
+        line
     }
 }

@@ -27,4 +27,7 @@ impl Linears for Layers {
         let weights = groups.iter().copied().flatten();
         Layers::expect(self, weights.map(|weight| weight.id as usize));
     }
+    fn next(&mut self, waiting: &[&[Weight]]) -> usize {
+        self.next_ready(waiting.iter().map(|group| group.iter().map(|weight| weight.id as usize)))
+    }
 }

@@ -153,6 +153,11 @@ impl<B: Backend> Cache<B> {
         Ok(Some(Pinned::new(&self.shared, buffer, weight)))
     }
 
+    /// Whether a use of `weight` would find it loaded now. Somebody may evict it before it is used.
+    pub fn is_ready(&self, weight: WeightId) -> bool {
+        lock(&self.shared.state).residency.presence(weight).is_ready()
+    }
+
     /// Begins a visit to `domain`: until it ends, no memory call and no visit of another domain
     /// takes place. Waits for its turn. A pass through several domains visits them one by one,
     /// and submits jobs only during the visit. Visits of one thread must not be nested.

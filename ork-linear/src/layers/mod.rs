@@ -106,6 +106,20 @@ impl Layers {
         prefetcher.queue(&parts.map(|part| part.weight).collect::<Vec<WeightId>>());
     }
 
+    /// Which of some groups of weights to use next, experts that were [expected](Layers::expect): the first
+    /// whose weights are all loaded, else the first.
+    pub fn next_ready<W: IntoIterator<Item = usize>>(
+        &self,
+        groups: impl IntoIterator<Item = W>,
+    ) -> usize {
+        let parts = |weight: usize| self.placed.parts.get(self.placed.items.get(weight)?.clone());
+        let is_ready = |weight| {
+            let mut parts = parts(weight).unwrap_or_default().iter();
+            parts.all(|part| self.cache().is_ready(part.weight))
+        };
+        groups.into_iter().position(|group| group.into_iter().all(is_ready)).unwrap_or(0)
+    }
+
     /// Multiplies `m` rows of `input`, row-major `[M][K]`, by the weight of each product.
     ///
     /// Products that are ready and share a domain are one submit on each core, as far as a chain may hold

@@ -155,6 +155,10 @@ impl Linears for Watched {
     fn expect(&mut self, groups: &[&[Weight]]) {
         Linears::expect(&mut self.layers, groups);
     }
+
+    fn next(&mut self, waiting: &[&[Weight]]) -> usize {
+        Linears::next(&mut self.layers, waiting)
+    }
 }
 
 /// Puts models on a device within one budget; the first ones are the first to stay in memory. A pack is
