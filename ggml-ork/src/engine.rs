@@ -223,6 +223,7 @@ impl Engine {
         setup.depth = self.settings.depth;
         setup.npu_rows = if self.settings.take_all { 1 } else { self.settings.min_rows };
         setup.cache.policy = self.settings.environment.policy;
+        setup.cache.access = self.settings.environment.access;
         let routed = |store: &Arc<Store>| store.items().iter().any(|item| item.expert.is_some());
         setup.cache.routed = stores.iter().any(routed);
         setup
@@ -258,8 +259,12 @@ impl Engine {
         let device = self.device().map_err(|error| error.to_string())?;
         let opened = ork_linear::open(device, &stores, &self.setup(&stores));
         let opened = opened.map_err(|error| chain(&error))?;
-        for note in opened.iter().take(1).flat_map(Layers::notes) {
-            self.say.line(Level::Info, &note.to_string());
+        for layers in opened.iter().take(1) {
+            let reading = Some(layers.reading()).filter(|reading| reading.bytes > 0);
+            let lines = layers.notes().iter().map(ToString::to_string);
+            for line in lines.chain(reading.map(ToString::to_string)) {
+                self.say.line(Level::Info, &line);
+            }
         }
         for ((model, place), layers) in live.iter().zip(&mut places).zip(opened) {
             **place = Some(layers);

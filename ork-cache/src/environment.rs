@@ -7,6 +7,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::open::Access;
+
 /// Budget when nothing else is said: 3072 MiB, which leaves a quarter of a domain's 4 GiB for
 /// scratch, activations and the holes between.
 pub(crate) const DEFAULT_BUDGET: u64 = 3072 << 20;
@@ -55,6 +57,8 @@ pub struct Environment {
     pub evict_source: bool,
     /// `ORK_CACHE_POLICY`.
     pub policy: Option<PolicyKind>,
+    /// `ORK_ACCESS`: how weights are read.
+    pub access: Access,
 }
 
 /// A variable with a value that means nothing.
@@ -134,6 +138,13 @@ impl Environment {
                 Some(text.parse().map_err(|_| bad)?)
             }
         };
+        let access = match set("ORK_ACCESS") {
+            None => Access::Auto,
+            Some(value) => {
+                let (text, bad) = parse("ORK_ACCESS", "auto, buffered or direct", value)?;
+                text.parse().map_err(|_| bad)?
+            }
+        };
         let evict_source = match set("ORK_EVICT_SRC") {
             None => false,
             Some(value) => {
@@ -150,6 +161,7 @@ impl Environment {
             budget,
             evict_source,
             policy,
+            access,
         })
     }
 }
@@ -216,6 +228,7 @@ mod tests {
         let env = Environment::from_lookup(|_| None).unwrap();
         assert_eq!(env.budget, 3072 << 20);
         assert_eq!((env.pack, env.evict_source, env.policy), (None, false, None));
+        assert_eq!(env.access, Access::Auto);
     }
 
     #[test]
@@ -227,6 +240,9 @@ mod tests {
         let bad = with("ORK_EVICT_SRC", "foo").unwrap_err();
         assert!(bad.to_string().contains("ORK_EVICT_SRC=\"foo\""), "{bad}");
         assert!(!with("ORK_EVICT_SRC", "").unwrap().evict_source);
+        assert_eq!(with("ORK_ACCESS", "direct").unwrap().access, Access::Direct);
+        let bad = with("ORK_ACCESS", "mmap").unwrap_err();
+        assert!(bad.to_string().contains("auto, buffered or direct"), "{bad}");
         for name in ["pinned_ring", "pinned-ring", "lru", "lfu"] {
             let kind: PolicyKind = name.parse().unwrap();
             assert_eq!(kind.to_string(), name.replace('-', "_"));

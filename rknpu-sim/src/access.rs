@@ -18,15 +18,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// A range that a unit of a core has read or written, byte for byte.
 ///
 /// ```
-/// use rknpu_sim::access::Access;
+/// use rknpu_sim::access::BusAccess;
 /// use rknpu_sim::engine::Unit;
 ///
 /// let (iova, len) = (0xffff_0000, 4096);
-/// let access = Access { core: 0, domain: 0, unit: Unit::DpuWrite, write: true, iova, len };
+/// let access = BusAccess { core: 0, domain: 0, unit: Unit::DpuWrite, write: true, iova, len };
 /// assert_eq!(access.iova + access.len, 0xffff_1000);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
+pub struct BusAccess {
     /// Core.
     pub core: usize,
     /// IOMMU domain in which it happened.
@@ -41,7 +41,7 @@ pub struct Access {
     pub len: u64,
 }
 
-impl Access {
+impl BusAccess {
     /// The byte behind the last.
     pub(crate) fn end(&self) -> u64 {
         self.iova + self.len
@@ -52,7 +52,7 @@ impl Access {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Accesses {
     /// Ranges. One that goes on where the core's last one ended, alike in all else, is the same entry.
-    pub list: Vec<Access>,
+    pub list: Vec<BusAccess>,
     /// Ranges that there was no room for.
     pub left_out: u64,
 }
@@ -85,7 +85,7 @@ impl Recorder {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn note(&self, access: Access) {
+    pub(crate) fn note(&self, access: BusAccess) {
         let most = self.most.load(Ordering::Relaxed);
         if most == 0 {
             return;
@@ -93,7 +93,7 @@ impl Recorder {
         let Record { accesses, last } = &mut *self.lock();
         let last = &mut last[access.core % CORES];
         if let Some(before) = last.and_then(|at| accesses.list.get_mut(at))
-            && (Access { iova: before.end(), len: access.len, ..*before }) == access
+            && (BusAccess { iova: before.end(), len: access.len, ..*before }) == access
         {
             before.len += access.len;
         } else if accesses.list.len() < most {
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn what_goes_on_is_one_entry_and_what_has_no_room_is_counted() {
         let recorder = Recorder::default();
-        let read = |core, iova| Access {
+        let read = |core, iova| BusAccess {
             core,
             domain: 0,
             unit: Unit::CnaFeature,
@@ -125,7 +125,7 @@ mod tests {
         for (core, iova) in [(0, 0), (1, 16), (0, 16), (0, 48), (1, 16), (0, 64)] {
             recorder.note(read(core, iova));
         }
-        let long = |core, iova, len| Access { len, ..read(core, iova) };
+        let long = |core, iova, len| BusAccess { len, ..read(core, iova) };
         let list = vec![long(0, 0, 32), long(1, 16, 16), long(0, 48, 32)];
         assert_eq!(recorder.take(), Accesses { list, left_out: 1 });
         recorder.note(read(0, 80)); // nothing goes on across a taking

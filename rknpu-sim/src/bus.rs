@@ -1,6 +1,6 @@
 //! A domain's page table, and the bus through which an engine sees memory.
 
-use crate::access::{Access, Recorder};
+use crate::access::{BusAccess, Recorder};
 use crate::engine::{Bus, BusFault, Engine, Outcome, Run, Start, Unit};
 use crate::memory::{Backing, Reader};
 use std::collections::BTreeMap;
@@ -168,7 +168,7 @@ impl JobBus<'_> {
 
     fn record(&self, unit: Unit, iova: u64, len: u64, write: bool) {
         let (core, domain) = (self.core, self.map.domain);
-        self.recorder.note(Access { core, domain, unit, write, iova, len });
+        self.recorder.note(BusAccess { core, domain, unit, write, iova, len });
     }
 }
 

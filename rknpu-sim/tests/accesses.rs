@@ -3,7 +3,7 @@
 mod common;
 
 use common::{call, create, job, machine, map, put, tasks};
-use rknpu_sim::access::Access;
+use rknpu_sim::access::BusAccess;
 use rknpu_sim::config::Mode;
 use rknpu_sim::engine::{Bus, Engine, Outcome, Run, Start, Unit};
 use rknpu_sim::{Config, Machine};
@@ -24,7 +24,7 @@ fn accesses_are_recorded_with_core_domain_and_unit() {
     machine.record_accesses(10);
     call(&file, &mut args).unwrap();
     let access =
-        |unit, write| Access { core: 1, domain: 3, unit, write, iova: data.dma_addr, len: 4 };
+        |unit, write| BusAccess { core: 1, domain: 3, unit, write, iova: data.dma_addr, len: 4 };
     let accesses = machine.take_accesses();
     assert_eq!(accesses.list, [access(Unit::CnaFeature, false), access(Unit::DpuWrite, true)]);
     machine.record_accesses(1);

@@ -9,7 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ork::run::session::{Session, Settings};
 use ork_cache::{Access, Setup, Store};
+use ork_weights::model::synth::Shape;
+use ork_weights::model::{Model, OpenOptions};
 use ork_weights::pack::{DirectReads, Dtype, Pack, PackWriter, WriterOptions};
+use ork_weights::quantise::Tier;
 use rknpu::Device;
 use rknpu::sim::config::Config;
 use rknpu::sim::{Fault, Machine};
@@ -52,8 +55,15 @@ fn run(path: &Path, access: Access, budget: u64) -> Run {
     run_on(&Machine::new(Config::default()), path, access, budget)
 }
 
+/// Of a pack, or of a model that is quantised on the way.
 fn run_on(machine: &Machine, path: &Path, access: Access, budget: u64) -> Run {
-    let store = Arc::new(Store::from_pack(Pack::open(path).unwrap()));
+    let store = Arc::new(match path.extension().is_some_and(|extension| extension == "gguf") {
+        true => {
+            let model = Model::open(path, &OpenOptions::default()).unwrap();
+            Store::from_model(model, Tier::Int8, None).unwrap()
+        }
+        false => Store::from_pack(Pack::open(path).unwrap()),
+    });
     let device = Device::simulated_on(machine).unwrap();
     let setup = Setup { rows: 4, access, ..Setup::new(budget) };
     let mut session =
@@ -102,8 +112,28 @@ fn past_the_page_cache_the_results_are_the_same() {
             assert!(buffered.disk < streamed / 4, "{} of {streamed} bytes", buffered.disk);
         }
     }
+    a_model_is_read_past_the_cache_in_every_pass(&folder.path().join("model.gguf"));
     memory_that_the_kernel_does_not_pin(&path, all / 2);
     nothing_is_lost_while_the_process_forks(&path, all / 2);
+}
+
+/// A model that is quantised on the way, of which half is made anew in every pass.
+fn a_model_is_read_past_the_cache_in_every_pass(path: &Path) {
+    let shape = Shape { embedding: 512, feed_forward: 1024, layers: 6, ..Shape::tiny() };
+    shape.write(fs::File::create(path).unwrap()).unwrap();
+    let model = Model::open(path, &OpenOptions::default()).unwrap();
+    let bytes: u64 = model.weights().iter().map(|weight| weight.bytes).sum();
+    let all: u64 = model.weights().iter().map(|w| u64::from(w.k) * u64::from(w.n)).sum();
+    drop(model);
+    let buffered = run(path, Access::Buffered, all / 2);
+    let direct = run(path, Access::Direct, all / 2);
+    assert_eq!(direct.digest, buffered.digest);
+    let reads = direct.reads.unwrap();
+    assert!(direct.direct && reads.refusal().is_none(), "{reads:?}");
+    // Heads and tails are read with the blocks around them.
+    assert!(reads.direct > bytes && reads.buffered < reads.direct / 100, "{reads:?} of {bytes}");
+    assert!(direct.disk > bytes / 4, "{} of {bytes} bytes", direct.disk);
+    assert!(buffered.disk < bytes / 8, "{} of {bytes} bytes", buffered.disk);
 }
 
 /// EFAULT for contiguous objects, as all are without an IOMMU, and for what a fault makes so.

@@ -35,7 +35,7 @@ pub struct Opened {
     /// Bytes of device memory that weights, slots and scratch can take in all, never more than the
     /// budget.
     pub bytes: u64,
-    /// How packs are read.
+    /// How weights are read.
     pub reading: Reading,
     /// What is not as asked for, to be shown to the user.
     pub notes: Vec<Note>,

@@ -1,4 +1,4 @@
-//! Whether packs are read through the system's page cache or past it.
+//! Whether packs and models are read through the system's page cache or past it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::store::Store;
 
-/// How the weights of packs are read.
+/// How the weights of packs and models are read.
 ///
 /// ```
 /// use ork_cache::Access;
@@ -19,20 +19,20 @@ use crate::store::Store;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
-    /// Through the page cache where the packs fit into available memory beside the budget, past it
+    /// Through the page cache where the files fit into available memory beside the budget, past it
     /// where they do not.
     #[default]
     Auto,
     /// Through the page cache.
     Buffered,
-    /// Past it (O_DIRECT): the disk writes into device memory. What the kernel refuses is read
-    /// through the page cache, and [`DirectReads`](ork_weights::pack::DirectReads) counts it.
+    /// Past it (O_DIRECT): the disk writes a pack's weights into device memory, and a model's to where
+    /// they are quantised. What the kernel refuses is read through the page cache, and [`DirectReads`](ork_weights::pack::DirectReads) counts it.
     Direct,
 }
 
 /// A text that names no access.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no way to read packs: auto, buffered or direct")]
+#[error("{text:?} is no way to read weights: auto, buffered or direct")]
 #[non_exhaustive]
 pub struct ParseAccessError {
     /// The text.
@@ -62,39 +62,39 @@ impl fmt::Display for Access {
     }
 }
 
-/// How packs are read in a run, and why so.
+/// How weights are read in a run, and why so.
 ///
 /// ```
 /// use ork_cache::Reading;
 ///
-/// let reading = Reading { direct: true, packs: 30 << 30, available: Some(12 << 30), ..Reading::default() };
+/// let reading = Reading { direct: true, bytes: 30 << 30, available: Some(12 << 30), ..Reading::default() };
 /// assert_eq!(
 ///     reading.to_string(),
-///     "packs are read past the page cache: 30720 MiB of them, 12288 MiB of memory beside the budget"
+///     "weights are read past the page cache: 30720 MiB of files, 12288 MiB of memory beside the budget"
 /// );
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Reading {
     /// Past the page cache.
     pub direct: bool,
-    /// Bytes of the packs' weights.
-    pub packs: u64,
+    /// Bytes of files that a pass over all weights reads.
+    pub bytes: u64,
     /// Bytes of available memory that the budget leaves, if that decided.
     pub available: Option<u64>,
-    /// Why packs are not read past the page cache, though they should be.
+    /// Why weights are not read past the page cache, though they should be.
     pub refused: Option<Box<str>>,
 }
 
 impl fmt::Display for Reading {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let way = if self.direct { "past" } else { "through" };
-        write!(f, "packs are read {way} the page cache")?;
+        write!(f, "weights are read {way} the page cache")?;
         match (&self.refused, self.available) {
             (Some(refused), _) => write!(f, ", since direct reads are refused here: {refused}"),
             (None, Some(available)) => write!(
                 f,
-                ": {} MiB of them, {} MiB of memory beside the budget",
-                self.packs >> 20,
+                ": {} MiB of files, {} MiB of memory beside the budget",
+                self.bytes >> 20,
                 available >> 20
             ),
             (None, None) => f.write_str(", as asked for"),
@@ -102,15 +102,15 @@ impl fmt::Display for Reading {
     }
 }
 
-/// Has the packs of `stores` read as `access` says. `mapped` bytes of device memory are still to be taken.
+/// Has the weights of `stores` read as `access` says. `mapped` bytes of device memory are still to be taken.
 pub(super) fn choose(access: Access, stores: &[Arc<Store>], mapped: u64) -> Reading {
-    let packs = stores.iter().map(|store| store.packed_bytes()).fold(0, u64::saturating_add);
+    let bytes = stores.iter().map(|store| store.file_bytes()).fold(0, u64::saturating_add);
     let available = match access {
         Access::Auto => available_memory().map(|memory| memory.saturating_sub(mapped)),
         _ => None,
     };
     let mut reading =
-        Reading { direct: past(access, packs, available), packs, available, refused: None };
+        Reading { direct: past(access, bytes, available), bytes, available, refused: None };
     for store in stores.iter().filter(|_| reading.direct) {
         if let Err(error) = store.read_directly() {
             reading.refused = Some(error.to_string().into());
@@ -120,11 +120,11 @@ pub(super) fn choose(access: Access, stores: &[Arc<Store>], mapped: u64) -> Read
     reading
 }
 
-fn past(access: Access, packs: u64, available: Option<u64>) -> bool {
+fn past(access: Access, bytes: u64, available: Option<u64>) -> bool {
     match access {
         Access::Direct => true,
         Access::Buffered => false,
-        Access::Auto => available.is_some_and(|available| packs > available),
+        Access::Auto => available.is_some_and(|available| bytes > available),
     }
 }
 
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packs_that_do_not_fit_memory_are_read_past_the_cache() {
+    fn files_that_do_not_fit_memory_are_read_past_the_cache() {
         assert!(past(Access::Auto, 5 << 30, Some(4 << 30)));
         assert!(!past(Access::Auto, 4 << 30, Some(4 << 30)));
         assert!(!past(Access::Auto, 4 << 30, None), "nobody knows");

@@ -28,7 +28,7 @@ pub struct Setup {
     /// `policy`, LFU by default, which experts leave their slots; otherwise every pass is taken to
     /// use every expert, in order.
     pub routed: bool,
-    /// How packs are read.
+    /// How weights are read.
     pub access: Access,
     /// Where loads and memory are recorded.
     pub recorder: Option<Arc<Recorder>>,

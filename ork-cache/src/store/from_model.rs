@@ -134,6 +134,10 @@ impl FromModel {
         }
         let summary = writer.finish()?;
         let pack = Pack::open(&summary.path)?;
+        if self.model.direct_reads().is_some() {
+            // A file system that can't has the pack read through the cache.
+            let _ = pack.source().read_directly();
+        }
         // Nobody else sets it: there is one writer, and it was taken under its lock.
         let _ = self.made.set(pack);
         Ok(summary)

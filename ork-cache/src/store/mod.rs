@@ -259,22 +259,38 @@ impl Store {
         self.items.iter().map(Item::bytes).sum()
     }
 
-    /// Bytes of the weights that are read from a pack.
-    pub(crate) fn packed_bytes(&self) -> u64 {
-        if self.pack().is_some() { self.bytes() } else { 0 }
+    /// Bytes of files that it takes to load each weight once.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        match &self.from {
+            From::Model(model) if model.made.get().is_none() => {
+                model.model.weights().iter().map(|weight| weight.bytes).sum()
+            }
+            From::Pack(_) | From::Model(_) => self.bytes(),
+            From::Blocks(_) => 0,
+        }
     }
 
-    /// Has weights of its pack read past the page cache, see [`PackFile::read_directly`].
+    /// Has weights read past the page cache, see [`PackFile::read_directly`] and [`Model::read_directly`]; those
+    /// of a pack that is being made, too, once it is whole.
     ///
     /// # Errors
     /// Those of that; weights are then read as before.
     pub fn read_directly(&self) -> std::io::Result<()> {
-        self.pack().map_or(Ok(()), |pack| pack.source().read_directly())
+        match (self.pack(), &self.from) {
+            (Some(pack), _) => pack.source().read_directly(),
+            (None, From::Model(model)) => model.model.read_directly(),
+            (None, _) => Ok(()),
+        }
     }
 
     /// What was read past the page cache; `None` where nothing is to be.
     pub fn direct_reads(&self) -> Option<DirectReads> {
-        self.pack().and_then(|pack| pack.source().direct_reads())
+        let model = match &self.from {
+            From::Model(model) => model.model.direct_reads(),
+            From::Pack(_) | From::Blocks(_) => None,
+        };
+        let pack = self.pack().and_then(|pack| pack.source().direct_reads());
+        model.into_iter().chain(pack).reduce(DirectReads::and)
     }
 
     /// The pack that weights are read from.

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use ork_cache::plan::Item;
-use ork_cache::{Note, Part, Placed, Prefetcher, Store, WeightId};
+use ork_cache::{Note, Part, Placed, Prefetcher, Reading, Store, WeightId};
 use rknpu_sys::layout::Precision;
 
 pub use open::{NPU_ROWS, Setup, open};
@@ -51,6 +51,7 @@ pub struct Layers {
     /// From how many rows on the NPU computes.
     npu_rows: usize,
     notes: Arc<[Note]>,
+    reading: Arc<Reading>,
     prefetcher: Option<Prefetcher>,
     rows: QuantisedRows,
     /// Rows with zeros behind them, for half floats.
@@ -89,6 +90,11 @@ impl Layers {
     /// What is not as asked for.
     pub fn notes(&self) -> &[Note] {
         &self.notes
+    }
+
+    /// How the weights of all models that were opened together are read.
+    pub fn reading(&self) -> &Reading {
+        &self.reading
     }
 
     /// Why the NPU computes no more: the CPU has gone on, with the same results. Said once for all

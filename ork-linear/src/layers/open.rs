@@ -98,7 +98,7 @@ pub fn open(device: &Device, stores: &[Arc<Store>], setup: &Setup) -> Result<Vec
     let domains = opened.cache.domains().iter().enumerate();
     let matmuls = domains.map(matmul).collect::<rknpu::Result<_>>()?;
     let npu = Arc::new(Npu::new(opened.cache.clone(), matmuls));
-    let notes: Arc<[_]> = opened.notes.into();
+    let (notes, reading): (Arc<[_]>, _) = (opened.notes.into(), Arc::new(opened.reading));
     let models = stores.iter().zip(opened.models).zip(transforms);
     models
         .map(|((store, placed), transforms)| {
@@ -111,6 +111,7 @@ pub fn open(device: &Device, stores: &[Arc<Store>], setup: &Setup) -> Result<Vec
                 transforms,
                 npu_rows: setup.npu_rows,
                 notes: notes.clone(),
+                reading: reading.clone(),
                 rows: QuantisedRows::new(setup.depth),
                 padded: Vec::new(),
                 cpu: Cpu::default(),

@@ -49,6 +49,15 @@ pub struct DirectReads {
 }
 
 impl DirectReads {
+    /// Both together; the refusal of the first that has one.
+    pub fn and(self, other: DirectReads) -> DirectReads {
+        DirectReads {
+            direct: self.direct + other.direct,
+            buffered: self.buffered + other.buffered,
+            refusal: if self.refusal != 0 { self.refusal } else { other.refusal },
+        }
+    }
+
     /// Why the kernel refused a direct read, the first time that it did.
     pub fn refusal(&self) -> Option<io::Error> {
         (self.refusal != 0).then(|| io::Error::from_raw_os_error(self.refusal))

@@ -2,14 +2,15 @@
 
 use super::error::ModelError;
 use super::gguf::{Gguf, GgufError};
+use crate::direct::{DirectFile, DirectReads};
 use rayon::prelude::*;
-use rustix::fs::{Advice, OFlags};
+use rustix::fs::Advice;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 /// How the bytes of weights are read.
@@ -57,8 +58,8 @@ impl std::str::FromStr for Read {
     }
 }
 
-/// Offsets and lengths of direct reads are multiples of this; so is the buffer's address.
-const ALIGNMENT: usize = 4096;
+/// What is read past the page cache begins and ends at multiples of this, in the file and in memory.
+const PAGE: u64 = 4096;
 /// Bytes that one thread reads at a time: what its cache holds beside its work.
 const CHUNK: usize = 256 << 10;
 
@@ -69,8 +70,8 @@ pub(crate) struct ModelFile {
     file: File,
     len: u64,
     modified: Option<SystemTime>,
-    /// The file again, opened past the page cache.
-    direct: Option<File>,
+    /// The file again, for weights that are read past the page cache.
+    direct: OnceLock<DirectFile>,
     /// Buffers that no reader has at the moment.
     spare: Mutex<Vec<Vec<u8>>>,
 }
@@ -78,13 +79,28 @@ pub(crate) struct ModelFile {
 impl ModelFile {
     pub(crate) fn open(path: &Path, read: Read) -> Result<ModelFile, ModelError> {
         let (file, stat) = crate::regular_file::open(path).map_err(ModelError::io("open", path))?;
-        let direct = match read {
-            Read::Buffered => None,
-            Read::Direct => direct(path),
-        };
         let (len, modified) = (stat.len(), stat.modified().ok());
-        let spare = Mutex::default();
-        Ok(ModelFile { path: path.to_owned(), file, len, modified, direct, spare })
+        let (direct, spare) = (OnceLock::new(), Mutex::default());
+        let opened = ModelFile { path: path.to_owned(), file, len, modified, direct, spare };
+        if read == Read::Direct {
+            // Where the file system can't, it is read through the page cache.
+            let _ = opened.read_directly();
+        }
+        Ok(opened)
+    }
+
+    /// From now on weights are read past the page cache.
+    pub(crate) fn read_directly(&self) -> io::Result<()> {
+        if self.direct.get().is_none() {
+            // Another thread may have been faster: one is as good as the other.
+            let _ = self.direct.set(DirectFile::open(&self.file)?);
+        }
+        Ok(())
+    }
+
+    /// What was read past the page cache; `None` where nothing is to be.
+    pub(crate) fn direct_reads(&self) -> Option<DirectReads> {
+        self.direct.get().map(DirectFile::reads)
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -159,26 +175,35 @@ impl ModelFile {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads `bytes` from `start` on into `buffer`, which grows as needed.
+    /// Reads `bytes` from `start` on, which the file has, into `buffer`, which grows as needed.
     fn fill<'b>(&self, start: u64, bytes: usize, buffer: &'b mut Vec<u8>) -> io::Result<&'b [u8]> {
-        match &self.direct {
-            Some(file) => read_blocks(file, start, bytes, buffer),
-            None => {
-                if buffer.len() < bytes {
-                    buffer.resize(bytes, 0);
-                }
-                let target = &mut buffer[..bytes];
-                target.par_chunks_mut(CHUNK).enumerate().try_for_each(|(index, chunk)| {
-                    self.read_at(start + (index * CHUNK) as u64, chunk)
-                })?;
-                Ok(target)
+        let Some(direct) = self.direct.get() else {
+            if buffer.len() < bytes {
+                buffer.resize(bytes, 0);
             }
+            let target = &mut buffer[..bytes];
+            target.par_chunks_mut(CHUNK).enumerate().try_for_each(|(index, chunk)| {
+                self.read_at(start + (index * CHUNK) as u64, chunk)
+            })?;
+            return Ok(target);
+        };
+        // Whole blocks around what is asked for, so that nothing of it goes through the cache; one
+        // thread, in order, with several pieces under way.
+        let from = start - start % PAGE;
+        let end = (start + bytes as u64).next_multiple_of(PAGE).min(self.len);
+        let (skip, room) = ((start - from) as usize, (end - from) as usize);
+        if buffer.len() < room + PAGE as usize {
+            buffer.resize(room + PAGE as usize, 0);
         }
+        let aligned = buffer.as_ptr().align_offset(PAGE as usize).min(PAGE as usize);
+        let target = &mut buffer[aligned..aligned + room];
+        direct.read(&self.file, from, target)?;
+        Ok(&target[skip..skip + bytes])
     }
 
     /// Has the pages of `range` brought in, if they go through the page cache. A hint.
     pub(crate) fn will_read(&self, range: Range<u64>) {
-        if self.direct.is_none() {
+        if self.direct.get().is_none() {
             self.advise(range, Advice::WillNeed);
         }
     }
@@ -186,7 +211,7 @@ impl ModelFile {
     /// Forgets the pages of `range`, if they went through the page cache. Failing costs memory and
     /// nothing else.
     pub(crate) fn evict(&self, range: Range<u64>) {
-        if self.direct.is_none() {
+        if self.direct.get().is_none() {
             self.advise(range, Advice::DontNeed);
         }
     }
@@ -197,40 +222,6 @@ impl ModelFile {
             let _ = rustix::fs::fadvise(&self.file, range.start, length, advice);
         }
     }
-}
-
-/// Opens past the page cache; `None` where the filesystem does not do that.
-fn direct(path: &Path) -> Option<File> {
-    let flags = OFlags::DIRECT.bits() as i32;
-    File::options().read(true).custom_flags(flags).open(path).ok()
-}
-
-/// Reads whole aligned blocks around the bytes that are asked for.
-fn read_blocks<'b>(
-    file: &File,
-    start: u64,
-    bytes: usize,
-    buffer: &'b mut Vec<u8>,
-) -> io::Result<&'b [u8]> {
-    let skip = (start % ALIGNMENT as u64) as usize;
-    let from = start - skip as u64;
-    let wanted = skip + bytes;
-    let room = wanted.next_multiple_of(ALIGNMENT);
-    if buffer.len() < room + ALIGNMENT {
-        buffer.resize(room + ALIGNMENT, 0);
-    }
-    let aligned = buffer.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
-    let target = &mut buffer[aligned..aligned + room];
-    let mut filled = 0;
-    while filled < wanted {
-        match file.read_at(&mut target[filled..], from + filled as u64) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(bytes) => filled += bytes,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(&target[skip..wanted])
 }
 
 #[cfg(test)]

@@ -57,6 +57,7 @@ use crate::quantise::{Quality, Recipe, RowScales, Rows, Tier};
 pub(crate) use file::ModelFile;
 pub(crate) use identity::hash;
 
+use crate::direct::DirectReads;
 use config::Config;
 use gguf::Gguf;
 use identity::Samples;
@@ -382,6 +383,30 @@ impl Model {
         if let Some(file) = self.files.get(weight.shard) {
             file.will_read(weight.range());
         }
+    }
+
+    /// From now on weights are read past the page cache (O_DIRECT): in large pieces, several under way, by the
+    /// thread that asks for them. For a model that does not fit into memory beside what is made of it.
+    ///
+    /// ```
+    /// # use ork_weights::model::{Model, OpenOptions};
+    /// # let file = ork_weights::doc::model()?;
+    /// let model = Model::open(file.path(), &OpenOptions::default())?;
+    /// if let Err(error) = model.read_directly() {
+    ///     println!("not on this file system: {error}"); // weights are read through the cache
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A file system has no direct reads, or a file can't be opened again.
+    pub fn read_directly(&self) -> io::Result<()> {
+        self.files.iter().try_for_each(ModelFile::read_directly)
+    }
+
+    /// What was read past the page cache; `None` where nothing is to be.
+    pub fn direct_reads(&self) -> Option<DirectReads> {
+        self.files.iter().filter_map(ModelFile::direct_reads).reduce(DirectReads::and)
     }
 
     /// Drops the pages of a weight from the page cache. Reading it again brings them back.

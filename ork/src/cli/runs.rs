@@ -84,10 +84,10 @@ pub struct BenchArgs {
     /// Load each weight when it is needed instead of ahead of it.
     #[arg(long)]
     pub no_prefetch: bool,
-    /// Read a pack through the page cache, or past it: the disk writes into device memory. By default
-    /// past it when the pack does not fit into available memory beside the budget.
-    #[arg(long, value_name = "auto|buffered|direct", default_value_t)]
-    pub access: Access,
+    /// Read weights through the page cache, or past it: the disk writes a pack's into device memory. By default
+    /// what ORK_ACCESS says, or past it when they do not fit into available memory beside the budget.
+    #[arg(long, value_name = "auto|buffered|direct")]
+    pub access: Option<Access>,
     /// Send each row to N experts of every layer, as made-up routers decide, and load no others;
     /// without it every pass uses all experts.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]

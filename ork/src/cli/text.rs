@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use ork_cache::Access;
 use ork_linear::{Depth, ParseDepthError};
 use ork_weights::quantise::{ParseTierError, Tier};
 
@@ -54,6 +55,10 @@ pub struct RunArgs {
     /// Device memory for weights and scratch; by default ORK_WCACHE_BUDGET_MB, or 3072 MiB.
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<Size>,
+    /// Read weights through the page cache, or past it: what streams from the disk then leaves the cache to
+    /// others. By default what ORK_ACCESS says, or past it when they do not fit into available memory.
+    #[arg(long, value_name = "auto|buffered|direct")]
+    pub access: Option<Access>,
     /// Where the packed weights are kept for the next run: without a path in the user's cache folder. By
     /// default what ORK_PERSIST says (a path, or 1 for that folder), or nowhere.
     #[arg(long, value_name = "PACK", require_equals = true)]

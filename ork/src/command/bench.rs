@@ -92,7 +92,7 @@ pub(super) fn run(args: &BenchArgs, report: Report) -> Result<()> {
     let setup = Setup {
         rows: args.rows,
         policy: environment.policy,
-        access: args.access,
+        access: args.access.unwrap_or(environment.access),
         recorder: recorder.clone(),
         ..Setup::new(budget)
     };
@@ -243,7 +243,7 @@ fn text(view: &View) -> String {
     );
     text.push_str(&format!("{} results compared: they are the CPU's\n", view.results_verified));
     text.push_str(&recovered(view.recovered_jobs));
-    if view.reading.packs > 0 {
+    if view.reading.bytes > 0 {
         text.push_str(&format!("{}\n", view.reading));
     }
     if let Some(DirectView { direct_bytes, buffered_bytes, refused }) = &view.direct {

@@ -223,7 +223,7 @@ impl Session {
         self.bytes
     }
 
-    /// How packs are read.
+    /// How weights are read.
     pub fn reading(&self) -> &Reading {
         &self.reading
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ork_cache::environment::Environment;
 use ork_cache::kept::{Kept, Way};
-use ork_cache::{Cache, Store};
+use ork_cache::{Access, Cache, Store};
 use ork_linear::{Depth, Layers, Setup};
 use ork_llm::{LinearError, Linears, Product, Weight};
 use ork_weights::model::OpenOptions;
@@ -34,6 +34,8 @@ pub(crate) struct Weights {
     pub(crate) cores: usize,
     /// Device memory; by default the environment's.
     pub(crate) budget: Option<Size>,
+    /// How they are read; by default the environment's.
+    pub(crate) access: Option<Access>,
     pub(crate) kept: Kept,
 }
 
@@ -63,6 +65,8 @@ pub(crate) struct Watched {
     building: Option<Arc<Store>>,
     /// Whether the NPU has failed.
     on_cpu: bool,
+    /// Whether the kernel has refused a direct read.
+    refused: bool,
     report: Report,
 }
 
@@ -143,6 +147,14 @@ impl Linears for Watched {
                 "warning: the NPU has failed, the CPU goes on with the same results: {reason}"
             ));
         }
+        let reads = self.layers.store().direct_reads().filter(|_| !self.refused);
+        if let Some(reason) = reads.and_then(|reads| reads.refusal()) {
+            self.refused = true;
+            self.report.note(format!(
+                "note: direct reads are refused here, what they would have read comes through the page \
+                 cache: {reason}"
+            ));
+        }
         // Complete as soon as every weight has been used once.
         if let Some(store) = &self.building
             && store.finish_if_whole()?.is_some()
@@ -185,14 +197,19 @@ pub(crate) fn open(
     setup.depth = weights.depth;
     (setup.npu_rows, setup.cores) = (weights.npu_rows, weights.cores);
     setup.cache.rows = ROWS;
+    setup.cache.access = weights.access.unwrap_or(environment.access);
     let experts = |store: &Arc<Store>| store.items().iter().any(|item| item.expert.is_some());
     setup.cache.routed = stores.iter().any(experts);
     let opened = ork_linear::open(device, &stores, &setup).map_err(failed(models))?;
     let of_device = opened.iter().take(1).flat_map(|layers| layers.notes());
     notes.extend(of_device.map(|note| format!("note: {note}")));
+    // Through the page cache is as everything else is read: nothing to be told, unless it was to be otherwise.
+    let reading = opened.first().map(Layers::reading);
+    let reading = reading.filter(|reading| reading.direct || reading.refused.is_some());
+    notes.extend(reading.map(|reading| format!("note: {reading}")));
     let watched = opened.into_iter().zip(stores).map(|(layers, store)| {
         let building = store.is_building().then_some(store);
-        Watched { layers, building, on_cpu: false, report }
+        Watched { layers, building, on_cpu: false, refused: false, report }
     });
     let mut layers: Vec<Watched> = watched.collect();
     for (layers, path) in layers.iter_mut().zip(models) {
@@ -306,6 +323,7 @@ mod tests {
                 npu_rows: ork_linear::NPU_ROWS,
                 cores: ALL_CORES,
                 budget: Some(Size(64 << 20)),
+                access: None,
                 kept: Kept::Nowhere,
             };
             let opened = open(&weights, &[file.path()], &device, Report { json: false });

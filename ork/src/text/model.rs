@@ -83,7 +83,8 @@ impl TextModel {
                 let nowhere = kept == Kept::Nowhere;
                 let depth = Depth::Bits16;
                 let (npu_rows, cores) = (NPU_ROWS, ALL_CORES);
-                let weights = Weights { tier, depth, npu_rows, cores, budget: args.budget, kept };
+                let (budget, access) = (args.budget, args.access);
+                let weights = Weights { tier, depth, npu_rows, cores, budget, access, kept };
                 let opened = layers::open(&weights, &models, &device, report)?;
                 opened.notes.iter().for_each(|note| report.note(note));
                 let (of_draft, of_model) = opened.into_draft_and_model()?;

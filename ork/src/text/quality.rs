@@ -145,7 +145,7 @@ impl Comparison<'_> {
         let pack = path.with_extension("orkpack");
         let pack_bytes = self.convert(tier, &pack)?;
         let kept = Kept::At(pack);
-        let weights = Weights { tier, depth, npu_rows, cores, budget, kept };
+        let weights = Weights { tier, depth, npu_rows, cores, budget, access: None, kept };
         let opened = layers::open(&weights, &[model], device, self.report)?;
         opened.notes.iter().for_each(|note| self.report.note(note));
         let (_, layers) = opened.into_draft_and_model()?;

@@ -160,6 +160,7 @@ impl Teller<'_> {
                 Way::Resident | Way::OneCore => None,
                 _ => budget.map(Size),
             },
+            access: None,
             kept: match way {
                 Way::Packed | Way::Reloaded | Way::Drafted => pack(),
                 _ => Kept::Nowhere,

@@ -117,6 +117,7 @@ fn settings_that_mean_nothing() {
     for (name, value) in [
         ("ORK_WCACHE_BUDGET_MB", "lots"),
         ("ORK_CACHE_POLICY", "mru"),
+        ("ORK_ACCESS", "mmap"),
         ("ORK_CACHE_POLICY", "s3fifo"),
     ] {
         let assert = ork(&["bench", text(&pack), "--device", "sim"]).env(name, value).assert();

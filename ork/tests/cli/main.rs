@@ -17,7 +17,9 @@ use tempfile::TempDir;
 /// The program with these arguments, in an environment without settings.
 fn ork(args: &[&str]) -> Command {
     let mut command = Command::cargo_bin("ork").expect("the program is built with its tests");
-    for name in ["ORK_PERSIST", "ORK_WCACHE_BUDGET_MB", "ORK_EVICT_SRC", "ORK_CACHE_POLICY"] {
+    for name in
+        ["ORK_PERSIST", "ORK_WCACHE_BUDGET_MB", "ORK_EVICT_SRC", "ORK_CACHE_POLICY", "ORK_ACCESS"]
+    {
         command.env_remove(name);
     }
     command.args(args);

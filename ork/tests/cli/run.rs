@@ -65,6 +65,31 @@ fn text_alone_is_on_standard_output() {
     assert!(err.contains("prompt 12 tokens"), "{err}");
 }
 
+/// The same text, whichever way weights are read, and the run says which when it is not the usual one.
+#[test]
+fn weights_are_read_past_the_page_cache_when_asked() {
+    let (_folder, path) = writer();
+    // A disk: a folder for temporary files may be memory.
+    let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let copy = disk.path().join("model.gguf");
+    std::fs::copy(&path, &copy).unwrap();
+    let args = [text(&copy), "Hi", "--temperature", "0", "--max-tokens", "20"];
+    let (usual, err) = run(&args, "");
+    assert!(!err.contains("page cache"), "{err}");
+    let (direct, err) = run(&[&args[..], &["--access", "direct"]].concat(), "");
+    assert_eq!(direct, usual);
+    let told = err.lines().filter(|line| line.contains("the page cache")).count();
+    assert_eq!(told, 1, "{err}");
+    let environment = ork(&["run"]).args(args).env("ORK_ACCESS", "direct").assert().success();
+    let err = String::from_utf8(environment.get_output().stderr.clone()).unwrap();
+    assert!(err.contains("the page cache"), "{err}");
+    let mut before = ork(&["run"]);
+    before.args(args).args(["--access", "buffered"]).env("ORK_ACCESS", "direct");
+    let before = before.assert().success();
+    let err = String::from_utf8(before.get_output().stderr.clone()).unwrap();
+    assert!(!err.contains("page cache"), "{err}");
+}
+
 #[test]
 fn text_that_cannot_be_written_is_an_error() {
     let (_folder, path) = writer();

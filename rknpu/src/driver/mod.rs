@@ -81,7 +81,7 @@ use crate::capabilities::Capabilities;
 use crate::error::{Call, Error};
 
 pub use crate::mapping::MappedRange;
-pub use object::{Access, Object, Part, Submission, Uses};
+pub use object::{Object, Part, Submission, Usage, Uses};
 
 pub(crate) use rocket::{Node as RocketNode, Rocket};
 pub(crate) use vendor::{

@@ -99,7 +99,7 @@ impl<'a> Part<'a> {
 
 /// What programs do with an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum Usage {
     /// The NPU reads it.
     Read,
     /// The NPU writes it, and may read it.
@@ -109,11 +109,11 @@ pub enum Access {
 /// The objects that the programs of a job read and write. They exist until the job has ended, whatever
 /// becomes of whoever submitted it.
 #[derive(Debug, Default)]
-pub struct Uses(pub(crate) Vec<(Arc<Object>, Access)>);
+pub struct Uses(pub(crate) Vec<(Arc<Object>, Usage)>);
 
 impl Uses {
     /// Each object once.
-    pub fn iter(&self) -> impl Iterator<Item = (&Object, Access)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&Object, Usage)> {
         self.0.iter().map(|(object, access)| (&**object, *access))
     }
 }

@@ -15,7 +15,7 @@ use crate::allocation::{Allocation, Request};
 use crate::buffer::{Buffer, OnDevice};
 use crate::cores::Core;
 use crate::domain::Domain;
-use crate::driver::{Access, Completion, Program, Submission, Uses};
+use crate::driver::{Completion, Program, Submission, Usage, Uses};
 use crate::error::{Error, Result};
 use crate::health::{JobFailure, Recovery};
 use crate::limits;
@@ -273,8 +273,8 @@ impl Job {
         let size = list.size();
         let list = list.object().cloned().ok_or(Error::Range { offset: 0, len: 0, size })?;
         // Which of them are only read is not known here.
-        let written = buffers.iter().filter_map(Buffer::object).map(|o| (o.clone(), Access::Write));
-        let read = programs.object().map(|object| (object.clone(), Access::Read));
+        let written = buffers.iter().filter_map(Buffer::object).map(|o| (o.clone(), Usage::Write));
+        let read = programs.object().map(|object| (object.clone(), Usage::Read));
         let submission = Submission {
             list,
             first: 0,

@@ -14,7 +14,7 @@ use super::{Layout, WeightRef};
 use crate::allocation::{Allocation, Request};
 use crate::device::Entered;
 use crate::domain::Domain;
-use crate::driver::{Access, Object, Program, Submission, Uses};
+use crate::driver::{Object, Program, Submission, Usage, Uses};
 use crate::error::{Error, Result};
 use crate::limits;
 use crate::program::{self, output_bytes};
@@ -138,10 +138,10 @@ impl Scratch {
         for object in read.chain(work.weights.iter().map(|weight| weight.object)).flatten() {
             // Neighbours often share a buffer.
             if !uses.0.last().is_some_and(|(last, _)| Arc::ptr_eq(last, object)) {
-                uses.0.push((object.clone(), Access::Read));
+                uses.0.push((object.clone(), Usage::Read));
             }
         }
-        uses.0.extend(self.output.object().map(|object| (object.clone(), Access::Write)));
+        uses.0.extend(self.output.object().map(|object| (object.clone(), Usage::Write)));
     }
 
     /// The job has ended.

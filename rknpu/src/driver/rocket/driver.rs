@@ -23,8 +23,8 @@ use super::result_marks::Marks;
 use crate::capabilities::{Capabilities, Domains, DriverName};
 use crate::driver::vetted::{self, Vetted};
 use crate::driver::{
-    Access, Allocate, Completion, Driver, DriverVersion, Import, Object, PROGRAM_ENTRY, Part,
-    Program, Purpose, Refused, Spaces, Submission,
+    Allocate, Completion, Driver, DriverVersion, Import, Object, PROGRAM_ENTRY, Part, Program,
+    Purpose, Refused, Spaces, Submission, Usage,
 };
 use crate::error::{Call, Result as OpenResult};
 use crate::limits;
@@ -223,7 +223,7 @@ impl<N: Files> Rocket<N> {
         }
         let written = || {
             let all = submission.uses.iter();
-            all.filter(|(_, access)| *access == Access::Write).map(|(object, _)| object)
+            all.filter(|(_, access)| *access == Usage::Write).map(|(object, _)| object)
         };
         let place = |mark: u64| {
             let inside = |object: &&Object| {
@@ -325,10 +325,10 @@ impl<F: Channel> Space<F> {
 }
 
 /// Handles that are read and that are written, each once over both: a handle that stands twice drops the job.
-fn lists(handles: impl Iterator<Item = (u32, Access)>) -> (Vec<u32>, Vec<u32>) {
+fn lists(handles: impl Iterator<Item = (u32, Usage)>) -> (Vec<u32>, Vec<u32>) {
     let (mut read, mut write) = (Vec::new(), Vec::new());
     for (handle, access) in handles {
-        if access == Access::Write { &mut write } else { &mut read }.push(handle);
+        if access == Usage::Write { &mut write } else { &mut read }.push(handle);
     }
     for list in [&mut read, &mut write] {
         list.sort_unstable();
@@ -542,7 +542,7 @@ mod tests {
 
     #[test]
     fn no_handle_stands_twice() {
-        use Access::{Read, Write};
+        use Usage::{Read, Write};
         let uses = [(3, Read), (1, Write), (3, Read), (2, Read), (3, Read), (2, Write), (1, Write)];
         assert_eq!(lists(uses.into_iter()), (vec![3], vec![1, 2]));
         assert_eq!(lists([(7, Write), (7, Read)].into_iter()), (vec![], vec![7]));
