@@ -73,8 +73,8 @@ impl fmt::Display for Text<'_> {
                 report.unfetched
             )?;
         }
-        for (finding, times) in &report.findings {
-            writeln!(f, "{line} finding: {finding} ({times} times)")?;
+        for found in &report.findings {
+            writeln!(f, "{line} finding: {found}")?;
         }
         for met in &report.hazards {
             writeln!(f, "{line} hazard: {} ({} times)", met.text, met.times)?;

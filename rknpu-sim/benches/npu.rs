@@ -53,6 +53,7 @@ fn compare(bench: &Bench, m: u32) {
         dma_base: 0,
         int_mask: 0x300,
         ping_pong: true,
+        fresh: true,
     };
     let npu = Npu::new(Timing::instant());
     let mut c = vec![0i32; (m * n) as usize];

@@ -1,7 +1,7 @@
 //! A domain's page table, and the bus through which an engine sees memory.
 
 use crate::access::{BusAccess, Recorder};
-use crate::engine::{Bus, BusFault, Engine, Outcome, Run, Start, Unit};
+use crate::engine::{Bus, BusFault, Engine, Finding, Outcome, Run, Start, Unit};
 use crate::memory::{Backing, Reader};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -134,7 +134,7 @@ struct JobBus<'m> {
 #[derive(Debug, Default)]
 struct Notes {
     touched: Vec<Arc<Backing>>,
-    findings: Vec<String>,
+    findings: Vec<Finding>,
     fault: Option<BusFault>,
 }
 
@@ -146,10 +146,10 @@ impl Notes {
     }
 
     fn stale(&mut self, iova: u64, len: usize, line: u64) {
-        self.findings.push(format!(
+        self.findings.push(Finding::wrong(format!(
             "missing sync: the device read {len} bytes at IOVA {iova:#x} while bytes written by the CPU \
              at {line:#x} were still in its cache; MEM_SYNC TO_DEVICE was forgotten"
-        ));
+        )));
     }
 }
 

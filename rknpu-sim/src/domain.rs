@@ -1,7 +1,7 @@
 //! The device's IOMMU domains: a table of 16, one of them live, counted.
 
 use crate::config::{Config, Domains};
-use crate::engine::BusFault;
+use crate::engine::{BusFault, Finding};
 use crate::hazard::Hazard;
 use crate::iova::{PAGE, Space};
 use crate::job::Core;
@@ -99,16 +99,16 @@ impl Table {
 
     /// A finding when what a job in domain `map` did not find mapped is mapped in another domain: its
     /// buffers are of both.
-    pub(crate) fn elsewhere(&self, map: &Arc<SpaceMap>, fault: &BusFault) -> Option<String> {
+    pub(crate) fn elsewhere(&self, map: &Arc<SpaceMap>, fault: &BusFault) -> Option<Finding> {
         let holds = |domain: &Domain| domain.map.holds(fault.iova, fault.len);
         let (other, _) =
             self.made().find(|(_, domain)| !Arc::ptr_eq(&domain.map, map) && holds(domain))?;
         let (ran, _) = self.made().find(|(_, domain)| Arc::ptr_eq(&domain.map, map))?;
-        Some(format!(
+        Some(Finding::wrong(format!(
             "domains mixed: a job in domain {ran} uses IOVA {:#x}, which is mapped in domain {other} \
-             only; all buffers of a job must be in its domain",
+             only; all buffers of a job must be in its domain (recorded: the job times out)",
             fault.iova
-        ))
+        )))
     }
 
     /// Makes `id` the live domain. The hardware must be idle.

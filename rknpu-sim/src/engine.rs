@@ -47,6 +47,7 @@ use std::fmt;
 ///     dma_base: 0,
 ///     int_mask: 0x300,
 ///     ping_pong: true,
+///     fresh: true,
 /// };
 /// assert_eq!(start.int_mask, rknpu_sys::regs::INT_DPU);
 /// ```
@@ -66,6 +67,8 @@ pub struct Start {
     pub int_mask: u32,
     /// Whether the submit asked for ping-pong between register groups.
     pub ping_pong: bool,
+    /// Whether the core was powered up or reset since its last start: what its registers held is lost.
+    pub fresh: bool,
 }
 
 /// How a core's work ends.
@@ -98,15 +101,74 @@ pub enum Outcome {
     },
 }
 
+/// What a finding says; there is nothing else that it could.
+///
+/// ```
+/// use rknpu_sim::engine::Verdict;
+///
+/// assert_eq!(Verdict::NotModelled.to_string(), "not modelled");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
+pub enum Verdict {
+    /// A board would hang or compute something else; the text names who found that.
+    Wrong,
+    /// This simulator does not know what a board would do.
+    NotModelled,
+    /// It works, but relies on something.
+    Doubtful,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Verdict::Wrong => "wrong",
+            Verdict::NotModelled => "not modelled",
+            Verdict::Doubtful => "doubtful",
+        })
+    }
+}
+
+/// Something about a run that a driver cannot see.
+///
+/// ```
+/// use rknpu_sim::engine::{Finding, Verdict};
+///
+/// let finding = Finding { verdict: Verdict::Doubtful, text: "a register was never written".into() };
+/// assert_eq!(finding.to_string(), "doubtful: a register was never written");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct Finding {
+    /// Which of the three it is.
+    pub verdict: Verdict,
+    /// The entry or register, its address, and what was expected.
+    pub text: String,
+}
+
+impl Finding {
+    /// That a board would hang or compute something else.
+    pub(crate) fn wrong(text: String) -> Finding {
+        Finding { verdict: Verdict::Wrong, text }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.verdict, self.text)
+    }
+}
+
 /// A result, and everything about it that would be wrong or uncertain on a board.
 ///
 /// ```
-/// use rknpu_sim::engine::{Outcome, Run};
+/// use rknpu_sim::engine::{Finding, Outcome, Run, Verdict};
 ///
 /// // What a driver cannot see, but a test can: why the core hangs.
+/// let text = "program at 0xffff0000: entry 3 names no register".into();
 /// let run = Run {
 ///     outcome: Outcome::Hang { task_counter: 0 },
-///     findings: vec!["program at 0xffff0000: entry 3 names no register".into()],
+///     findings: vec![Finding { verdict: Verdict::NotModelled, text }],
 /// };
 /// assert_eq!(run.findings.len(), 1);
 /// ```
@@ -114,8 +176,8 @@ pub enum Outcome {
 pub struct Run {
     /// How the work ends.
     pub outcome: Outcome,
-    /// Findings, each naming the entry, its address and what was expected.
-    pub findings: Vec<String>,
+    /// Each names the entry or register, its address and what was expected.
+    pub findings: Vec<Finding>,
 }
 
 /// A unit of a core that reads or writes memory.
@@ -134,6 +196,8 @@ pub enum Unit {
     CnaFeature,
     /// The CNA reads weights.
     CnaWeight,
+    /// The DPU reads its own inputs.
+    DpuRead,
     /// The DPU writes results.
     DpuWrite,
 }

@@ -68,23 +68,27 @@ pub(crate) struct Core {
     pub(crate) starts: u64,
     pub(crate) interrupts: u64,
     pub(crate) resets: u64,
+    /// Not reset since its last start.
+    warm: bool,
     pub(crate) load: Load,
 }
 
 impl Core {
-    /// Starts one task: the number that its end on the calendar bears.
-    pub(crate) fn start(&mut self) -> u64 {
+    /// Starts one task: the number that its end on the calendar bears, and whether the core was reset
+    /// since it last started one.
+    pub(crate) fn start(&mut self) -> (u64, bool) {
         self.generation += 1;
         self.starts += 1;
         self.hardware = Hardware::Running { tasks: 1 };
         self.touched.clear();
-        self.generation
+        (self.generation, !std::mem::replace(&mut self.warm, true))
     }
 
     /// Ends whatever runs.
     pub(crate) fn reset(&mut self) {
         self.generation += 1;
         self.resets += 1;
+        self.warm = false;
         self.hardware = Hardware::Idle;
         self.touched.clear();
     }
@@ -283,8 +287,10 @@ impl State {
         let job = self.jobs.at_mut(place);
         job.last_task = Some(last);
         job.int_mask[core] = int_mask;
+        let (generation, fresh) = self.cores[core].start();
         let start = Start {
             core,
+            fresh,
             // The registers are 32 bits wide.
             regcmd_addr: task.regcmd_addr as u32,
             regcfg_amount: task.regcfg_amount,
@@ -294,7 +300,6 @@ impl State {
             ping_pong: flags.contains(JobFlags::PINGPONG),
         };
         let map = self.domains.live().map.clone();
-        let generation = self.cores[core].start();
         self.time.pending.push_back(Pending { start, generation, map });
         Ok(())
     }

@@ -16,11 +16,13 @@
 //! # Ok::<(), rustix::io::Errno>(())
 //! ```
 
+use crate::engine::{Finding, Verdict};
 use crate::hazard::Hazard;
 use crate::job::CORES;
 use crate::object::Object;
 use crate::state::State;
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// Kinds of calls.
 ///
@@ -104,12 +106,40 @@ pub struct Met {
     pub times: u64,
 }
 
+/// A finding, on which core, and how often.
+///
+/// ```
+/// use rknpu_sim::engine::{Finding, Verdict};
+/// use rknpu_sim::report::Found;
+///
+/// let finding = Finding { verdict: Verdict::Wrong, text: "missing sync".into() };
+/// let found = Found { core: 1, finding, times: 2 };
+/// assert_eq!(found.to_string(), "core 1: wrong: missing sync (2 times)");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct Found {
+    /// Core.
+    pub core: usize,
+    /// What.
+    #[cfg_attr(feature = "serde", serde(flatten))]
+    pub finding: Finding,
+    /// How often.
+    pub times: u64,
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "core {}: {} ({} times)", self.core, self.finding, self.times)
+    }
+}
+
 /// Running totals.
 #[derive(Debug, Default)]
 pub(crate) struct Books {
     pub(crate) calls: BTreeMap<CallKind, Calls>,
     pub(crate) hazards: BTreeMap<Hazard, u64>,
-    pub(crate) findings: BTreeMap<String, u64>,
+    pub(crate) findings: BTreeMap<(usize, Finding), u64>,
     pub(crate) jobs_done: u64,
     pub(crate) jobs_timed_out: u64,
     pub(crate) jobs_dropped: u64,
@@ -134,20 +164,20 @@ impl Books {
         }
     }
 
-    pub(crate) fn finding(&mut self, core: usize, finding: String) {
-        let text = format!("core {core}: {finding}");
-        if self.findings.len() < FINDINGS || self.findings.contains_key(&text) {
-            *self.findings.entry(text).or_default() += 1;
+    pub(crate) fn finding(&mut self, core: usize, finding: Finding) {
+        let found = (core, finding);
+        if self.findings.len() < FINDINGS || self.findings.contains_key(&found) {
+            *self.findings.entry(found).or_default() += 1;
         }
     }
 
     pub(crate) fn wrong_interrupt(&mut self, core: usize, status: u32, mask: u32) {
         self.finding(
             core,
-            format!(
+            Finding::wrong(format!(
                 "interrupt {status:#x} does not equal the last task's int_mask {mask:#x}: the job \
-                 cannot complete"
-            ),
+                 cannot complete (recorded)"
+            )),
         );
     }
 
@@ -231,8 +261,8 @@ pub struct Report {
     pub calls: BTreeMap<CallKind, Calls>,
     /// Hazards met.
     pub hazards: Vec<Met>,
-    /// What the NPU model found, with missing syncs among it, and how often.
-    pub findings: BTreeMap<String, u64>,
+    /// What the NPU model found, with missing syncs among it.
+    pub findings: Vec<Found>,
     /// Jobs submitted.
     pub jobs: u64,
     /// Jobs that completed.
@@ -323,18 +353,24 @@ impl Report {
         }
     }
 
-    /// Whether nothing would have hurt the kernel and nothing was found wrong.
+    /// Whether nothing would have hurt the kernel, nothing was found wrong and all was modelled. What is
+    /// doubtful works.
     ///
     /// ```
     /// use rknpu_sim::Report;
+    /// use rknpu_sim::engine::{Finding, Verdict};
+    /// use rknpu_sim::report::Found;
     ///
     /// let mut report = Report::default();
-    /// assert!(report.is_clean());
-    /// report.findings.insert("core 0: a missing sync".into(), 1);
-    /// assert!(!report.is_clean());
+    /// for (verdict, clean) in [(Verdict::Doubtful, true), (Verdict::Wrong, false)] {
+    ///     let finding = Finding { verdict, text: "a missing sync".into() };
+    ///     report.findings.push(Found { core: 0, finding, times: 1 });
+    ///     assert_eq!(report.is_clean(), clean);
+    /// }
     /// ```
     pub fn is_clean(&self) -> bool {
-        self.hazards.is_empty() && self.findings.is_empty()
+        let bad = |found: &Found| found.finding.verdict != Verdict::Doubtful;
+        self.hazards.is_empty() && !self.findings.iter().any(bad)
     }
 
     /// Drawn up from a machine's state.
@@ -343,6 +379,11 @@ impl Report {
         let met = |(hazard, times): (&Hazard, &u64)| Met {
             hazard: hazard.clone(),
             text: hazard.to_string(),
+            times: *times,
+        };
+        let found = |((core, finding), times): (&(usize, Finding), &u64)| Found {
+            core: *core,
+            finding: finding.clone(),
             times: *times,
         };
         let made = state.domains.made().filter(|_| !state.rocket.present);
@@ -373,7 +414,7 @@ impl Report {
         Report {
             calls: books.calls.clone(),
             hazards: books.hazards.iter().map(met).collect(),
-            findings: books.findings.clone(),
+            findings: books.findings.iter().map(found).collect(),
             jobs: state.jobs.submitted + state.rocket.jobs.submitted,
             jobs_done: books.jobs_done,
             jobs_timed_out: books.jobs_timed_out,

@@ -46,7 +46,10 @@ fn strict_mode_shows_a_forgotten_sync() {
     // What the device read was never cleaned: the poison, plus one.
     assert_eq!(get(&view, 0), 0xA5A5_A5A6);
     let report = machine.report();
-    assert!(report.findings.keys().any(|text| text.contains("missing sync")), "{report:?}");
+    assert!(
+        report.findings.iter().any(|found| found.finding.text.contains("missing sync")),
+        "{report:?}"
+    );
 }
 
 #[test]

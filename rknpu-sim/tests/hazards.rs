@@ -69,7 +69,7 @@ fn a_job_in_the_wrong_domain() {
     let other = create(&file, 0x3, 1 << 20, 2).unwrap();
     assert_eq!(call(&file, &mut job(&task_buffer, &other)), Err(Errno::TIMEDOUT));
     let findings = machine.report().findings;
-    assert!(findings.keys().any(|text| text.contains("domain 2")), "{findings:?}");
+    assert!(findings.iter().any(|found| found.finding.text.contains("domain 2")), "{findings:?}");
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn an_interrupt_mask_that_cannot_come() {
     args.subcore_task[1].task_number = 1;
     assert_eq!(call(&file, &mut args), Err(Errno::TIMEDOUT));
     let findings = machine.report().findings;
-    assert!(findings.keys().any(|text| text.contains("0xc00")), "{findings:?}");
+    assert!(findings.iter().any(|found| found.finding.text.contains("0xc00")), "{findings:?}");
 }
 
 #[test]
@@ -181,5 +181,8 @@ fn a_forgotten_first_sync_is_found_in_fast_mode_too() {
     put(&view, 0, 1);
     call(&file, &mut job(&task_buffer, &data)).unwrap();
     let findings = machine.report().findings;
-    assert!(findings.keys().any(|text| text.contains("missing sync")), "{findings:?}");
+    assert!(
+        findings.iter().any(|found| found.finding.text.contains("missing sync")),
+        "{findings:?}"
+    );
 }

@@ -30,7 +30,7 @@ use rknpu_sim::engine::{Bus, Engine, Outcome, Run, Start, Unit};
 /// # }
 /// # let start = Start {
 /// #     core: 0, regcmd_addr: 0, regcfg_amount: 100, tasks: 1, dma_base: 0, int_mask: 0x300,
-/// #     ping_pong: false,
+/// #     ping_pong: false, fresh: true,
 /// # };
 /// let run = |regcmd_addr| StandIn.run(&Start { regcmd_addr, ..start }, &mut Unmapped).outcome;
 /// let done = Outcome::Done { int_status: 0x300, tasks_done: 1, busy_ns: 5_000 };

@@ -1,94 +1,74 @@
-//! Registers that every known matmul program sets alike: other values ask for stages that are not
-//! modelled (bias, scaling, activation, padding, strides, decompression).
+//! Stages that a product does without: each is looked at only where it is not bypassed.
 
 use rknpu_sys::regs::{Field, cna, core, dpu};
 
 use super::refusal::Refusal;
 use super::registers::Registers;
 
-/// Register, value, meaning.
-const FIXED: [(u16, u32, &str); 41] = [
+/// Register, value, meaning: what every known program of a product writes, and what would ask for
+/// something that is not modelled.
+const FIXED: [(u16, u32, &str); 12] = [
     (cna::CONV_CON3, 9, "strides of 1"),
-    (cna::CVT_CON0, 0x0b, "no input conversion"),
-    (cna::CVT_CON1, 0x1_0000, "input scale 1"),
-    (cna::CVT_CON2, 0x1_0000, "input scale 1"),
-    (cna::CVT_CON3, 0x1_0000, "input scale 1"),
-    (cna::CVT_CON4, 0x1_0000, "input scale 1"),
     (cna::FC_CON0, 0, "no fully-connected mode"),
     (cna::FC_CON1, 0, "no fully-connected mode"),
     (cna::FC_CON2, 0, "no fully-connected mode"),
     (cna::PAD_CON0, 0, "no padding"),
-    (cna::PAD_CON1, 0, "no padding"),
     (cna::DCOMP_CTRL, 0, "no weight decompression"),
     (cna::DCOMP_REGNUM, 0, "no weight decompression"),
     (cna::CVT_CON5, 0, "no input conversion per channel"),
     (core::CLIP_TRUNCATE, 0, "no truncation"),
-    (core::RESERVED_3030, 0, "what all known programs write"),
     (dpu::OFFSET_PEND, 0, "no pending offset"),
-    (dpu::BS_CFG, 0x53, "bias stage bypassed"),
-    (dpu::BS_ALU_CFG, 0, "bias stage bypassed"),
-    (dpu::BS_MUL_CFG, 0, "bias stage bypassed"),
-    (dpu::BS_RELUX_CMP_VALUE, 0, "bias stage bypassed"),
-    (dpu::BS_OW_OP, 0, "bias stage bypassed"),
-    (dpu::BN_CFG, 0x53, "batch-norm stage bypassed"),
-    (dpu::BN_ALU_CFG, 0, "batch-norm stage bypassed"),
-    (dpu::BN_MUL_CFG, 0, "batch-norm stage bypassed"),
-    (dpu::BN_RELUX_CMP_VALUE, 0, "batch-norm stage bypassed"),
-    (dpu::EW_CFG, 0x383, "element-wise stage bypassed"),
-    (dpu::EW_CVT_OFFSET_VALUE, 0, "element-wise stage bypassed"),
-    (dpu::EW_CVT_SCALE_VALUE, 1, "element-wise stage bypassed"),
-    (dpu::EW_RELUX_CMP_VALUE, 0, "element-wise stage bypassed"),
+    (dpu::BS_OW_OP, 0, "no offset of the bias stage"),
     (dpu::OUT_CVT_OFFSET, 0, "no output offset"),
-    (dpu::RESERVED_40C4, 0, "what all known programs write"),
-    (dpu::EW_OP_VALUE_0, 0, "element-wise stage bypassed"),
-    (dpu::EW_OP_VALUE_0 + 4, 0, "element-wise stage bypassed"),
-    (dpu::EW_OP_VALUE_0 + 8, 0, "element-wise stage bypassed"),
-    (dpu::EW_OP_VALUE_0 + 12, 0, "element-wise stage bypassed"),
-    (dpu::EW_OP_VALUE_0 + 16, 0, "element-wise stage bypassed"),
-    (dpu::EW_OP_VALUE_0 + 20, 0, "element-wise stage bypassed"),
-    (dpu::EW_OP_VALUE_0 + 24, 0, "element-wise stage bypassed"),
-    (dpu::EW_OP_VALUE_0 + 28, 0, "element-wise stage bypassed"),
-    (cna::CLK_GATE, 0, "clocks on"),
 ];
 
+/// [`cna::CVT_CON0`]: the input is not converted, and its scales are not looked at.
+const CVT_BYPASS: Field = Field::new(0, 0);
 /// Burst lengths, which change speed alone.
 const WEIGHT_BURST: Field = Field::new(19, 16);
 const DATA_BURST: Field = Field::new(3, 0);
-/// [`dpu::FEATURE_MODE_CFG`]: burst length.
-const OUTPUT_BURST: Field = Field::new(8, 5);
-/// [`dpu::FEATURE_MODE_CFG`] without its burst length: results go to memory.
-const OUTPUT_TO_MEMORY: u32 = 0x004;
-/// Pointer and ping-pong bits of an S_POINTER register.
-const POINTER: Field = Field::new(3, 0);
-/// Kernel groups of [`cna::CONV_CON2`].
-const KERNEL_GROUPS: Field = Field::new(23, 16);
+/// [`dpu::FEATURE_MODE_OUTPUT`]: results go to memory.
+const TO_MEMORY: u32 = 2;
 
-/// Checks all of them.
+/// Checks what belongs to the array.
 pub(super) fn check(r: &Registers) -> Result<(), Refusal> {
     for (register, value, why) in FIXED {
         r.expect(register, value, why)?;
     }
-    for register in (0..16).map(|i| cna::DCOMP_AMOUNT0 + 4 * i) {
-        r.expect(register, 0, "no weight decompression")?;
-    }
-    for register in (0..12).map(|i| dpu::LUT_ACCESS_CFG + 4 * i) {
-        r.expect(register, 0, "no look-up table")?;
-    }
-    for register in [cna::S_POINTER, core::S_POINTER, dpu::S_POINTER] {
-        r.only(register, &[POINTER])?;
+    if r.field(cna::CVT_CON0, CVT_BYPASS) == 0 {
+        return Err(r.unexpected(cna::CVT_CON0, "bit 0 set (no input conversion)".into()));
     }
     r.only(cna::DMA_CON0, &[WEIGHT_BURST, DATA_BURST])?;
     r.only(
         cna::CONV_CON1,
         &[cna::CONV_CON1_PROC_PRECISION, cna::CONV_CON1_IN_PRECISION, cna::CONV_CON1_ROW_MAJOR],
     )?;
-    r.only(cna::CONV_CON2, &[cna::CONV_CON2_FEATURE_GRAINS, KERNEL_GROUPS])?;
-    if r.field(cna::CONV_CON2, cna::CONV_CON2_FEATURE_GRAINS) == 0 {
-        return Err(r.unexpected(cna::CONV_CON2, "rows to fetch ahead in bits 13..4".into()));
-    }
     r.only(core::MISC_CFG, &[core::MISC_CFG_PROC_PRECISION, core::MISC_CFG_QD_EN])?;
-    if r.get(dpu::FEATURE_MODE_CFG) & !OUTPUT_BURST.mask() != OUTPUT_TO_MEMORY {
-        return Err(r.unexpected(dpu::FEATURE_MODE_CFG, "0x1e4 (results to memory)".into()));
+    if !bypassed(r, dpu::EW_CFG, dpu::EW_BYPASS) {
+        return Err(r.unexpected(dpu::EW_CFG, "bit 0 set (no element-wise stage)".into()));
+    }
+    output(r, false)
+}
+
+/// Checks what every program's output stage has; `flying`, that its input comes from memory.
+pub(super) fn output(r: &Registers, flying: bool) -> Result<(), Refusal> {
+    for (register, what) in [
+        (dpu::BS_CFG, "bit 0 set (no bias stage)"),
+        (dpu::BN_CFG, "bit 0 set (no batch-norm stage)"),
+    ] {
+        if !bypassed(r, register, dpu::STAGE_BYPASS) {
+            return Err(r.unexpected(register, what.into()));
+        }
+    }
+    r.only(
+        dpu::FEATURE_MODE_CFG,
+        &[dpu::FEATURE_MODE_BURST, dpu::FEATURE_MODE_OUTPUT, dpu::FEATURE_MODE_FLYING],
+    )?;
+    if r.field(dpu::FEATURE_MODE_CFG, dpu::FEATURE_MODE_OUTPUT) != TO_MEMORY
+        || (r.field(dpu::FEATURE_MODE_CFG, dpu::FEATURE_MODE_FLYING) == 1) != flying
+    {
+        let expected = if flying { "0x1e5" } else { "0x1e4" };
+        return Err(r.unexpected(dpu::FEATURE_MODE_CFG, format!("{expected} (results to memory)")));
     }
     r.only(
         dpu::DATA_FORMAT,
@@ -98,4 +78,10 @@ pub(super) fn check(r: &Registers) -> Result<(), Refusal> {
             dpu::DATA_FORMAT_PROC_PRECISION,
         ],
     )
+}
+
+/// Whether a stage is bypassed. Programs of the field that never write it work, so that after a reset
+/// it is taken for bypassed.
+fn bypassed(r: &Registers, register: u16, bypass: Field) -> bool {
+    r.field(register, bypass) == 1 || r.written(register).is_none()
 }

@@ -61,6 +61,15 @@ impl Scratch {
         access: impl Fn(&'static str) -> F,
     ) -> Result<(), Refusal> {
         let rows = read_rows(matmul, bus, &mut self.rows).map_err(access("reading the input"))?;
+        let wrapped;
+        let rows = match matmul.lost.as_ref().and_then(|lost| lost.wraps_at) {
+            Some(fit) => {
+                let kept = fit as usize * matmul.input.row_bytes();
+                wrapped = rows[..kept].repeat(matmul.input.rows.div_ceil(fit as usize));
+                &wrapped[..rows.len()]
+            }
+            None => rows,
+        };
         let fetch = if matmul.weights.resident { Bus::kept } else { Bus::read };
         let weights =
             fetch(bus, Unit::CnaWeight, u64::from(matmul.weights.base), matmul.weights.bytes())

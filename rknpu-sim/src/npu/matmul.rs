@@ -7,6 +7,7 @@ use super::refusal::Refusal;
 use super::registers::Registers;
 use super::weights::{K_BLOCK, Weights};
 use super::{constants, feature, output};
+use crate::engine::Finding;
 
 /// Output channels of a program at most: one for 16384 is silently wrong on a board.
 const MAX_CHANNELS: u32 = 8192;
@@ -57,8 +58,18 @@ impl Kind {
     }
 }
 
+/// Rows of which a board makes something other than the product.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Lost {
+    /// Rows from here on are computed from what CBUF holds, which are the first ones again; `None`: the
+    /// rows are not computed at all.
+    pub(super) wraps_at: Option<u32>,
+    /// Who found that.
+    pub(super) finding: Finding,
+}
+
 /// A matmul `C[m][n] = Σ A[m][k] × B[k][n]`, fully validated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Matmul {
     pub(super) kind: Kind,
     pub(super) m: u32,
@@ -69,6 +80,20 @@ pub(super) struct Matmul {
     pub(super) input_kept: bool,
     pub(super) weights: Weights,
     pub(super) output: Cube,
+    pub(super) lost: Option<Lost>,
+}
+
+/// Pixels of the input: a matmul's rows are all of them, line by line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pixels {
+    pub(super) width: u32,
+    pub(super) height: u32,
+}
+
+impl Pixels {
+    pub(super) fn count(self) -> u32 {
+        self.width * self.height
+    }
 }
 
 impl Matmul {
@@ -77,34 +102,61 @@ impl Matmul {
     pub(super) fn decode(r: &Registers, before: Option<&Matmul>) -> Result<Matmul, Refusal> {
         constants::check(r)?;
         let kind = kind(r)?;
-        let height = r.field(cna::DATA_SIZE0, cna::DATA_SIZE0_HEIGHT);
+        let pixels = Pixels {
+            width: r.field(cna::DATA_SIZE0, cna::DATA_SIZE0_WIDTH),
+            height: r.field(cna::DATA_SIZE0, cna::DATA_SIZE0_HEIGHT),
+        };
         let k = r.field(cna::DATA_SIZE1, cna::DATA_SIZE1_CHANNEL);
         let n = r.field(cna::WEIGHT_SIZE2, cna::WEIGHT_SIZE2_KERNELS);
         let tile_channels = Weights::tile_channels(kind);
-        if height == 0 {
-            return Err(r.unexpected(cna::DATA_SIZE0, "a height above 0".into()));
+        if pixels.width == 0 || pixels.height == 0 {
+            return Err(r.unexpected(cna::DATA_SIZE0, "a width and a height above 0".into()));
         }
         if k == 0 || !k.is_multiple_of(K_BLOCK) {
             let expected = format!("K, a multiple of {K_BLOCK} above 0, in bits 15..0");
             return Err(r.unexpected(cna::DATA_SIZE1, expected));
         }
-        if n == 0 || !n.is_multiple_of(tile_channels) || n > MAX_CHANNELS {
-            let expected = format!(
-                "N, a multiple of {tile_channels} for these types, 1 to {MAX_CHANNELS}, in bits 13..0"
-            );
+        if n == 0 || !n.is_multiple_of(tile_channels) {
+            let expected =
+                format!("N, a multiple of {tile_channels} for these types, in bits 13..0");
             return Err(r.unexpected(cna::WEIGHT_SIZE2, expected));
         }
-        let row_bytes = k * kind.bits() / 8;
-        sizes(r, height, k, n, row_bytes)?;
-        // A batch of int4 rows is written at twice the pitch, so its height counts every row twice.
-        let batch = kind == Kind::Int4ToInt16 && height > 1;
-        let m = if batch { height / 2 } else { height };
-        if batch {
-            int4_batch(r, height, m, k, n)?;
+        if n > MAX_CHANNELS {
+            let expected = format!("N of at most {MAX_CHANNELS}, in bits 13..0");
+            let source = "ork-driver: results are wrong on boards beyond it";
+            return Err(r.wrong(cna::WEIGHT_SIZE2, expected, source));
         }
-        cbuf(r, batch, m, k, row_bytes)?;
+        let row_bytes = k * kind.bits() / 8;
+        sizes(r, pixels, k, n, row_bytes)?;
+        // Rows of an int4 batch lie at twice their pitch, so that its height counts every row twice.
+        let int4_rows = kind == Kind::Int4ToInt16 && pixels.count() > 1;
+        let line = r.field(cna::DMA_CON1, cna::DMA_CON1_LINE_STRIDE);
+        let batch = int4_rows && line != feature::LINE_OF_ONE_PIXEL || int4_rows && line == k / 16;
+        let m = match (int4_rows, batch) {
+            (false, _) => pixels.count(),
+            (true, true) => pixels.count() / 2,
+            (true, false) => 1,
+        };
+        if batch {
+            int4_batch(r, pixels, m, k, n)?;
+        }
+        let mut lost = cbuf(r, batch, m, k, row_bytes)?;
+        if int4_rows && !batch {
+            lost = Some(Lost {
+                wraps_at: None,
+                finding: Finding::wrong(format!(
+                    "program at IOVA {:#x}: int4 rows with a line stride of {line}: the first of {} rows \
+                     is computed, the others never are; expected a batch with a line stride of {} \
+                     (ork-driver's probe of several rows)",
+                    r.at(),
+                    pixels.count(),
+                    k / 16
+                )),
+            });
+        }
 
-        let input = feature::cube(r, m, row_bytes, batch)?;
+        let shown = if int4_rows && !batch { Pixels { width: 1, height: 1 } } else { pixels };
+        let input = feature::cube(r, shown, m, row_bytes, batch)?;
         let weights = Weights {
             base: aligned(r, cna::DCOMP_ADDR0)?,
             channels: n,
@@ -112,9 +164,9 @@ impl Matmul {
             tile_channels,
             resident: r.field(cna::CBUF_CON0, cna::CBUF_CON0_WEIGHT_REUSE) == 1,
         };
-        let output = output::cube(r, kind, m, n, batch)?;
+        let output = output::cube(r, kind, shown, m, n, batch)?;
         let input_kept = r.field(cna::CBUF_CON0, cna::CBUF_CON0_DATA_REUSE) == 1;
-        let matmul = Matmul { kind, m, k, n, input, input_kept, weights, output };
+        let matmul = Matmul { kind, m, k, n, input, input_kept, weights, output, lost };
         matmul.kept(r, before)?;
         matmul.overlaps(r)?;
         Ok(matmul)
@@ -160,10 +212,11 @@ impl Matmul {
             if a.start < b.end && b.start < a.end {
                 let hint =
                     if *other == program.0 { "; is every buffer in the job's domain?" } else { "" };
-                return Err(r.shape(format!(
+                let problem = format!(
                     "the {one} at {:#x}..{:#x} overlaps the {other} at {:#x}..{:#x}{hint}",
                     a.start, a.end, b.start, b.end
-                )));
+                );
+                return Err(r.wrong_shape(problem, "what is read would be what is being written"));
             }
         }
         Ok(())
@@ -213,14 +266,15 @@ fn kind(r: &Registers) -> Result<Kind, Refusal> {
         }
     };
     match kind {
-        Kind::Int8ToInt8(_) => {}
+        // fp32 results are not converted, and its scale is not looked at.
+        Kind::Int8ToInt8(_) | Kind::Fp16ToFp32 => {}
         Kind::Fp16ToFp16 if scale == 0x1_0001 => {}
         Kind::Fp16ToFp16 => {
             return Err(r.unexpected(dpu::OUT_CVT_SCALE, "0x10001 (conversion to fp16)".into()));
         }
-        _ => r.expect(dpu::OUT_CVT_SCALE, 1, "no scaling")?,
+        Kind::Int8ToInt32 | Kind::Int4ToInt16 => r.expect(dpu::OUT_CVT_SCALE, 1, "no scaling")?,
     }
-    if !matches!(kind, Kind::Int8ToInt8(_)) {
+    if !matches!(kind, Kind::Int8ToInt8(_) | Kind::Fp16ToFp32) {
         r.expect(dpu::OUT_CVT_SHIFT, 0, "no scaling")?;
     }
     Ok(kind)
@@ -236,9 +290,11 @@ fn requant(r: &Registers) -> Result<Requant, Refusal> {
     Ok(Requant { multiplier: multiplier as i16, shift })
 }
 
-/// Registers that repeat height, K and N must agree.
-fn sizes(r: &Registers, height: u32, k: u32, n: u32, row_bytes: u32) -> Result<(), Refusal> {
-    r.expect(cna::DATA_SIZE0, cna::DATA_SIZE0_WIDTH.put(1) | height, "width 1 and the rows")?;
+/// Registers that repeat width, height, K and N must agree.
+fn sizes(r: &Registers, pixels: Pixels, k: u32, n: u32, row_bytes: u32) -> Result<(), Refusal> {
+    let Pixels { width, height } = pixels;
+    let size = cna::DATA_SIZE0_WIDTH.put(width) | height;
+    r.expect(cna::DATA_SIZE0, size, "the width and the height alone")?;
     r.expect(cna::FC_DATA_SIZE0, r.get(cna::DATA_SIZE0), "as DATA_SIZE0")?;
     r.expect(
         cna::DATA_SIZE1,
@@ -246,44 +302,57 @@ fn sizes(r: &Registers, height: u32, k: u32, n: u32, row_bytes: u32) -> Result<(
         "K - 1 in bits 29..16 and K in bits 15..0",
     )?;
     r.expect(cna::FC_DATA_SIZE1, k, "K")?;
-    r.expect(cna::DATA_SIZE2, 1, "output width")?;
-    r.expect(cna::DATA_SIZE3, height, "the rows")?;
+    r.expect(cna::DATA_SIZE2, width, "output width")?;
+    r.expect(cna::DATA_SIZE3, pixels.count(), "the rows")?;
     r.expect(cna::WEIGHT_SIZE0, n * row_bytes, "N times the bytes of a channel")?;
     r.expect(cna::WEIGHT_SIZE1, row_bytes, "bytes of a channel's weights")?;
     r.expect(cna::WEIGHT_SIZE2, 0x0101_0000 | n, "a 1 by 1 kernel and N")?;
-    r.expect(cna::CBUF_CON1, row_bytes.div_ceil(CBUF_ENTRY), "CBUF entries of a row")?;
-    r.expect(core::DATAOUT_SIZE_0, core::DATAOUT_SIZE_0_HEIGHT.put(height - 1), "rows - 1")?;
+    let entries = (u64::from(width) * u64::from(row_bytes)).div_ceil(u64::from(CBUF_ENTRY));
+    r.expect(cna::CBUF_CON1, entries as u32, "CBUF entries of a line")?;
+    let (right, bottom) = (width - 1, height - 1);
+    let size = core::DATAOUT_SIZE_0_HEIGHT.put(bottom) | core::DATAOUT_SIZE_0_WIDTH.put(right);
+    r.expect(core::DATAOUT_SIZE_0, size, "height - 1 and width - 1")?;
     r.expect(core::DATAOUT_SIZE_1, n - 1, "N - 1")?;
-    r.expect(dpu::DATA_CUBE_WIDTH, 0, "width - 1")?;
-    r.expect(dpu::DATA_CUBE_HEIGHT, height - 1, "rows - 1")?;
+    r.expect(dpu::DATA_CUBE_WIDTH, right, "width - 1")?;
+    r.expect(dpu::DATA_CUBE_HEIGHT, bottom, "height - 1")?;
     r.expect(dpu::WDMA_SIZE_0, n - 1, "N - 1")
 }
 
 /// Limits of a batch of int4 rows, found by trial on boards.
-fn int4_batch(r: &Registers, height: u32, m: u32, k: u32, n: u32) -> Result<(), Refusal> {
-    if !height.is_multiple_of(2) {
+fn int4_batch(r: &Registers, pixels: Pixels, m: u32, k: u32, n: u32) -> Result<(), Refusal> {
+    const SOURCE: &str = "ork-driver: wrong or hanging on boards beyond it";
+    if pixels.width != 1 || !pixels.height.is_multiple_of(2) {
         let expected = "an even height: int4 rows are counted twice".into();
         return Err(r.unexpected(cna::DATA_SIZE0, expected));
     }
     let tile = Weights::tile_channels(Kind::Int4ToInt16);
     let widest = (131_072 / k / tile * tile).max(tile);
     if n > widest {
-        return Err(r.shape(format!("int4 batch of {n} channels at K = {k}; at most {widest}")));
+        let problem = format!("int4 batch of {n} channels at K = {k}; expected at most {widest}");
+        return Err(r.wrong_shape(problem, SOURCE));
     }
     let banks = r.field(cna::CBUF_CON0, cna::CBUF_CON0_DATA_BANK);
     let rows = (CBUF_BANK_BYTES / 2 * banks).div_ceil(k);
     if m > rows {
-        let problem =
-            format!("int4 batch of {m} rows at K = {k} and {banks} data banks; at most {rows}");
-        return Err(r.shape(problem));
+        let problem = format!(
+            "int4 batch of {m} rows at K = {k} and {banks} data banks; expected at most {rows}"
+        );
+        return Err(r.wrong_shape(problem, SOURCE));
     }
     Ok(())
 }
 
 /// CBUF must hold all rows of the input and one tile of weights. That data banks are
 /// `ceil(rows × bytes / 32 KiB)` fits every captured program; that weights need a bank per 1024 k
-/// is inferred from the limits that public drivers found.
-fn cbuf(r: &Registers, batch: bool, m: u32, k: u32, row_bytes: u32) -> Result<(), Refusal> {
+/// is inferred from the limits that public drivers found. With too few data banks a board completes,
+/// and rows that do not fit are wrong.
+fn cbuf(
+    r: &Registers,
+    batch: bool,
+    m: u32,
+    k: u32,
+    row_bytes: u32,
+) -> Result<Option<Lost>, Refusal> {
     let data = r.field(cna::CBUF_CON0, cna::CBUF_CON0_DATA_BANK);
     let weight = r.field(cna::CBUF_CON0, cna::CBUF_CON0_WEIGHT_BANK);
     r.only(
@@ -298,11 +367,12 @@ fn cbuf(r: &Registers, batch: bool, m: u32, k: u32, row_bytes: u32) -> Result<()
     let banks = |bytes: u64| bytes.div_ceil(u64::from(CBUF_BANK_BYTES)).max(1);
     let data_needed = if batch { 1 } else { banks(u64::from(m) * u64::from(row_bytes)) };
     let weight_needed = banks(u64::from(k) * u64::from(K_BLOCK));
-    if u64::from(data) < data_needed || u64::from(weight) < weight_needed {
-        let expected = format!(
-            "at least {data_needed} data banks ({m} rows of {row_bytes} bytes) and {weight_needed} \
-             weight banks (a tile of K = {k}), together at most {CBUF_BANKS}"
-        );
+    let fit = data * CBUF_BANK_BYTES / row_bytes;
+    let expected = format!(
+        "at least {data_needed} data banks ({m} rows of {row_bytes} bytes) and {weight_needed} \
+         weight banks (a tile of K = {k}), together at most {CBUF_BANKS}"
+    );
+    if u64::from(weight) < weight_needed || fit == 0 {
         return Err(r.unexpected(cna::CBUF_CON0, expected));
     }
     if data + weight > CBUF_BANKS {
@@ -310,5 +380,11 @@ fn cbuf(r: &Registers, batch: bool, m: u32, k: u32, row_bytes: u32) -> Result<()
             format!("data banks ({data}) and weight banks ({weight}) within {CBUF_BANKS}");
         return Err(r.unexpected(cna::CBUF_CON0, expected));
     }
-    Ok(())
+    if u64::from(data) >= data_needed {
+        return Ok(None);
+    }
+    let expected = format!("{expected}; rows from {fit} on are wrong");
+    let source = "ork-driver: such programs complete on boards, with rows from 64 on wrong";
+    let finding = r.wrong(cna::CBUF_CON0, expected, source).finding();
+    Ok(Some(Lost { wraps_at: Some(fit), finding }))
 }

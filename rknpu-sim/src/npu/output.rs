@@ -4,7 +4,7 @@ use half::f16;
 use rknpu_sys::regs::{Field, dpu};
 
 use super::cube::{ATOM, Cube};
-use super::matmul::{Kind, Requant, aligned};
+use super::matmul::{Kind, Pixels, Requant, aligned};
 use super::refusal::Refusal;
 use super::registers::Registers;
 
@@ -17,14 +17,17 @@ const BATCH_BLOCK: u64 = 512;
 /// Atoms of 64 int16.
 const BATCH_ATOMS: usize = 8;
 
-/// The output of `m` rows and `n` channels.
+/// The output of `m` rows, which are `pixels`, and `n` channels.
 ///
 /// Atom `a` of row `m` goes to `a × surface stride + m × (1 + notch)` atoms: a surface stride of 1
-/// with a notch of a row makes row-major, one of M without a notch makes planes. A batch of int4 rows
-/// is written at four times its pitch in blocks of 64 channels, as public drivers found.
+/// with a notch of a row makes row-major, one of M without a notch makes planes. Atoms come in groups of
+/// the size code + 1, and SURFACE_ADD atoms lie from group to group: with more than the group takes,
+/// results have gaps. A batch of int4 rows is written at four times its pitch in blocks of 64 channels,
+/// as public drivers found.
 pub(super) fn cube(
     r: &Registers,
     kind: Kind,
+    pixels: Pixels,
     m: u32,
     n: u32,
     batch: bool,
@@ -33,23 +36,21 @@ pub(super) fn cube(
     r.only(dpu::DST_SURF_STRIDE, &[dpu::DST_SURF_STRIDE_ATOMS])?;
     r.only(dpu::DATA_CUBE_NOTCH_ADDR, &[dpu::NOTCH_0, dpu::NOTCH_1])?;
     r.only(dpu::DATA_CUBE_CHANNEL, &[dpu::CHANNEL_ORIGINAL, dpu::CHANNEL])?;
+    r.only(dpu::SURFACE_ADD, &[dpu::SURFACE_ADD_ATOMS])?;
     let surface = r.field(dpu::DST_SURF_STRIDE, dpu::DST_SURF_STRIDE_ATOMS);
-    stage(r, kind, surface)?;
+    let group = group_atoms(r, kind)?;
+    let add = r.field(dpu::SURFACE_ADD, dpu::SURFACE_ADD_ATOMS);
     let per_atom = ATOM as u32 / kind.output_bytes();
     let (rows, atoms) = (m as usize, (n / per_atom) as usize);
-    let height = if batch { 0 } else { m - 1 };
-    r.expect(
-        dpu::WDMA_SIZE_1,
-        dpu::WDMA_SIZE_1_HEIGHT.put(height),
-        "rows - 1, 0 for int4 batches",
-    )?;
     if r.field(dpu::DATA_CUBE_CHANNEL, dpu::CHANNEL) != n - 1 {
         return Err(
             r.unexpected(dpu::DATA_CUBE_CHANNEL, format!("N - 1 = {} in bits 12..0", n - 1))
         );
     }
     if batch {
+        r.expect(dpu::WDMA_SIZE_1, 0, "0 for int4 batches")?;
         r.expect(dpu::DST_SURF_STRIDE, dpu::DST_SURF_STRIDE_ATOMS.put(1), "one atom")?;
+        r.expect(dpu::SURFACE_ADD, dpu::SURFACE_ADD_ATOMS.put(group), "a group of atoms")?;
         let notch = n / 4 - 1;
         let both = dpu::NOTCH_1.put(notch) | dpu::NOTCH_0.put(notch);
         r.expect(dpu::DATA_CUBE_NOTCH_ADDR, both, "N / 4 - 1 twice")?;
@@ -57,16 +58,34 @@ pub(super) fn cube(
         let cube = Cube { base, rows, row_step: BATCH_BLOCK, atoms, run: BATCH_ATOMS, run_step };
         return Ok(cube);
     }
+    let Pixels { width, height } = pixels;
+    if m > 1 {
+        let size = dpu::WDMA_SIZE_1_HEIGHT.put(height - 1) | dpu::WDMA_SIZE_1_WIDTH.put(width - 1);
+        r.expect(dpu::WDMA_SIZE_1, size, "height - 1 and width - 1")?;
+    }
     let notch = r.field(dpu::DATA_CUBE_NOTCH_ADDR, dpu::NOTCH_1);
+    if width > 1 && notch != 0 {
+        return Err(r.unexpected(dpu::DATA_CUBE_NOTCH_ADDR, "0 for lines of many pixels".into()));
+    }
     let row_step = (u64::from(notch) + 1) * ATOM as u64;
-    let (run, run_step) =
-        if surface == 1 { (atoms, 0) } else { (1, u64::from(surface) * ATOM as u64) };
+    let steady = u64::from(add) == u64::from(surface) * u64::from(group);
+    let (run, run_step) = match (surface, steady) {
+        (1, true) => (atoms, 0),
+        (1, false) if atoms <= group as usize => (atoms, 0),
+        (1, false) => (group as usize, u64::from(add) * ATOM as u64),
+        (_, true) => (1, u64::from(surface) * ATOM as u64),
+        (_, false) => {
+            let expected =
+                format!("{} (surface stride times {group})", surface.wrapping_mul(group));
+            return Err(r.unexpected(dpu::SURFACE_ADD, expected));
+        }
+    };
     let cube = Cube { base, rows, row_step, atoms, run, run_step };
     if !cube.is_disjoint() {
         return Err(r.shape(format!(
-            "output atoms overlap: surface stride {surface} atoms, row stride {} atoms, {m} rows of \
-             {atoms} atoms; expected surface stride 1 and notch {} (row-major) or surface stride {m} \
-             and notch 0 (planes)",
+            "output atoms overlap: surface stride {surface} atoms, {add} from group to group, row stride \
+             {} atoms, {m} rows of {atoms} atoms; expected surface stride 1 and notch {} (row-major) or \
+             surface stride {m} and notch 0 (planes)",
             notch + 1,
             atoms - 1
         )));
@@ -77,33 +96,29 @@ pub(super) fn cube(
 
 /// The registers that repeat the pitch of a row.
 fn consistent(r: &Registers, cube: &Cube, n: u32, per_atom: u32) -> Result<(), Refusal> {
-    let row_major = cube.run == cube.atoms && cube.rows > 1;
+    if cube.rows == 1 {
+        return Ok(());
+    }
     let low = r.field(dpu::DATA_CUBE_NOTCH_ADDR, dpu::NOTCH_0);
     let high = r.field(dpu::DATA_CUBE_NOTCH_ADDR, dpu::NOTCH_1);
     let pitch = r.field(dpu::DATA_CUBE_CHANNEL, dpu::CHANNEL_ORIGINAL) + 1;
-    if row_major {
-        if low as usize != cube.atoms - 1 {
-            let expected = format!("{} (atoms of a row - 1) in bits 12..0", cube.atoms - 1);
-            return Err(r.unexpected(dpu::DATA_CUBE_NOTCH_ADDR, expected));
-        }
-        if pitch != (high + 1) * per_atom {
-            let expected = format!(
-                "{} (elements from row to row - 1) in bits 28..16",
-                (high + 1) * per_atom - 1
-            );
-            return Err(r.unexpected(dpu::DATA_CUBE_CHANNEL, expected));
-        }
-    } else if cube.rows > 1 {
-        r.expect(dpu::DATA_CUBE_NOTCH_ADDR, 0, "no notch between planes")?;
-        if pitch != n {
-            return Err(r.unexpected(dpu::DATA_CUBE_CHANNEL, format!("N - 1 = {} twice", n - 1)));
-        }
+    if low != high && low as usize != cube.atoms - 1 {
+        let expected = format!("{high} or {} (atoms of a row - 1) in bits 12..0", cube.atoms - 1);
+        return Err(r.unexpected(dpu::DATA_CUBE_NOTCH_ADDR, expected));
+    }
+    if pitch != n && pitch != (high + 1) * per_atom {
+        let expected = format!(
+            "N - 1 = {} or {} (elements from row to row - 1) in bits 28..16",
+            n - 1,
+            (high + 1) * per_atom - 1
+        );
+        return Err(r.unexpected(dpu::DATA_CUBE_CHANNEL, expected));
     }
     Ok(())
 }
 
-/// The registers that say how wide results are.
-fn stage(r: &Registers, kind: Kind, surface: u32) -> Result<(), Refusal> {
+/// Atoms that the output stage writes together, by the registers that say how wide results are.
+fn group_atoms(r: &Registers, kind: Kind) -> Result<u32, Refusal> {
     let size_e = match kind {
         Kind::Int8ToInt32 | Kind::Int4ToInt16 => 7,
         Kind::Fp16ToFp32 => 3,
@@ -114,14 +129,7 @@ fn stage(r: &Registers, kind: Kind, surface: u32) -> Result<(), Refusal> {
         let expected = format!("{sizes:#x} with or without bit 1 (size code {size_e} three times)");
         return Err(r.unexpected(dpu::BS_OW_CFG, expected));
     }
-    // Both are at most 28 bits and 8, so their product fits.
-    let add = surface * (size_e + 1);
-    if !dpu::SURFACE_ADD_ATOMS.fits(add) {
-        let expected = format!("a surface stride that times {} fits SURFACE_ADD", size_e + 1);
-        return Err(r.unexpected(dpu::DST_SURF_STRIDE, expected));
-    }
-    let add = dpu::SURFACE_ADD_ATOMS.put(add);
-    r.expect(dpu::SURFACE_ADD, add, "surface stride times the size code + 1")
+    Ok(size_e + 1)
 }
 
 /// Converts sums to output elements, little-endian, at the start of `bytes`.

@@ -1,6 +1,11 @@
-//! The register file that a program fills, and the names of its registers.
+//! The registers of a core, which programs fill, and their names.
+//!
+//! Each block has two groups of registers, so that one can be filled while the other runs. What a
+//! program does not write keeps the value that the group last had, from an earlier program or job.
 
-use rknpu_sys::regs::{Block, Field, cna, core, dpu};
+use std::cell::Cell;
+
+use rknpu_sys::regs::{Block, Field, cna, core, dpu, rdma};
 
 use super::refusal::Refusal;
 
@@ -24,38 +29,58 @@ macro_rules! names {
 }
 
 names! {
-    cna: S_POINTER, CONV_CON1, CONV_CON2, CONV_CON3, DATA_SIZE0, DATA_SIZE1, DATA_SIZE2,
-        DATA_SIZE3, WEIGHT_SIZE0, WEIGHT_SIZE1, WEIGHT_SIZE2, CBUF_CON0, CBUF_CON1, CVT_CON0,
-        CVT_CON1, CVT_CON2, CVT_CON3, CVT_CON4, FC_CON0, FC_CON1, PAD_CON0, FEATURE_DATA_ADDR,
-        FC_CON2, DMA_CON0, DMA_CON1, DMA_CON2, FC_DATA_SIZE0, FC_DATA_SIZE1, CLK_GATE, DCOMP_CTRL,
-        DCOMP_REGNUM, DCOMP_ADDR0, CVT_CON5, PAD_CON1;
-    core: S_POINTER, MISC_CFG, DATAOUT_SIZE_0, DATAOUT_SIZE_1, CLIP_TRUNCATE, RESERVED_3030;
-    dpu: S_POINTER, FEATURE_MODE_CFG, DATA_FORMAT, OFFSET_PEND, DST_BASE_ADDR, DST_SURF_STRIDE,
-        DATA_CUBE_WIDTH, DATA_CUBE_HEIGHT, DATA_CUBE_NOTCH_ADDR, DATA_CUBE_CHANNEL, BS_CFG,
-        BS_ALU_CFG, BS_MUL_CFG, BS_RELUX_CMP_VALUE, BS_OW_CFG, BS_OW_OP, WDMA_SIZE_0, WDMA_SIZE_1,
-        BN_CFG, BN_ALU_CFG, BN_MUL_CFG, BN_RELUX_CMP_VALUE, EW_CFG, EW_CVT_OFFSET_VALUE,
-        EW_CVT_SCALE_VALUE, EW_RELUX_CMP_VALUE, OUT_CVT_OFFSET, OUT_CVT_SCALE, OUT_CVT_SHIFT,
-        SURFACE_ADD, RESERVED_40C4;
+    cna: S_POINTER, OPERATION_ENABLE, CONV_CON1, CONV_CON2, CONV_CON3, DATA_SIZE0, DATA_SIZE1,
+        DATA_SIZE2, DATA_SIZE3, WEIGHT_SIZE0, WEIGHT_SIZE1, WEIGHT_SIZE2, CBUF_CON0, CBUF_CON1,
+        CVT_CON0, CVT_CON1, CVT_CON2, CVT_CON3, CVT_CON4, FC_CON0, FC_CON1, PAD_CON0,
+        FEATURE_DATA_ADDR, FC_CON2, DMA_CON0, DMA_CON1, DMA_CON2, FC_DATA_SIZE0, FC_DATA_SIZE1,
+        CLK_GATE, DCOMP_CTRL, DCOMP_REGNUM, DCOMP_ADDR0, CVT_CON5, PAD_CON1;
+    core: S_POINTER, OPERATION_ENABLE, MISC_CFG, DATAOUT_SIZE_0, DATAOUT_SIZE_1, CLIP_TRUNCATE,
+        RESERVED_3030;
+    dpu: S_POINTER, OPERATION_ENABLE, FEATURE_MODE_CFG, DATA_FORMAT, OFFSET_PEND, DST_BASE_ADDR,
+        DST_SURF_STRIDE, DATA_CUBE_WIDTH, DATA_CUBE_HEIGHT, DATA_CUBE_NOTCH_ADDR,
+        DATA_CUBE_CHANNEL, BS_CFG, BS_ALU_CFG, BS_MUL_CFG, BS_RELUX_CMP_VALUE, BS_OW_CFG, BS_OW_OP,
+        WDMA_SIZE_0, WDMA_SIZE_1, BN_CFG, BN_ALU_CFG, BN_MUL_CFG, BN_RELUX_CMP_VALUE, EW_CFG,
+        EW_CVT_OFFSET_VALUE, EW_CVT_SCALE_VALUE, EW_RELUX_CMP_VALUE, OUT_CVT_OFFSET, OUT_CVT_SCALE,
+        OUT_CVT_SHIFT, SURFACE_ADD, RESERVED_40C4;
+    rdma: S_POINTER, OPERATION_ENABLE, DATA_CUBE_WIDTH, DATA_CUBE_HEIGHT, DATA_CUBE_CHANNEL,
+        SRC_BASE_ADDR, BRDMA_CFG, BS_BASE_ADDR, NRDMA_CFG, BN_BASE_ADDR, ERDMA_CFG, EW_BASE_ADDR,
+        EW_SURF_STRIDE, FEATURE_MODE_CFG, SRC_DMA_CFG, SURF_NOTCH, PAD_CFG, WEIGHT, EW_SURF_NOTCH;
 }
 
 /// First register and number of registers of each block that is modelled.
-const BLOCKS: [(Block, u16, usize); 3] =
-    [(Block::Cna, 0x1000, 0x62), (Block::Core, 0x3000, 0x0d), (Block::Dpu, 0x4000, 0x4c)];
-const REGISTERS: usize = BLOCKS[0].2 + BLOCKS[1].2 + BLOCKS[2].2;
+const BLOCKS: [(Block, u16, usize); 4] = [
+    (Block::Cna, 0x1000, 0x62),
+    (Block::Core, 0x3000, 0x0d),
+    (Block::Dpu, 0x4000, 0x4c),
+    (Block::DpuRdma, 0x5000, 0x1c),
+];
+const REGISTERS: usize = BLOCKS[0].2 + BLOCKS[1].2 + BLOCKS[2].2 + BLOCKS[3].2;
 
-/// Values by register. All are 0 until written, as after a reset: what an earlier program left in
-/// the same register group is never relied on.
-#[derive(Clone, Debug)]
+/// One group of a core's registers.
+///
+/// After power-up and after a reset nobody knows what they hold; 0 is assumed, and
+/// [`Registers::assumed`] tells what a program relied on.
+#[derive(Debug)]
 pub(super) struct Registers {
     program: u32,
     /// Bytes of the program.
     len: u64,
     values: [Option<u32>; REGISTERS],
+    /// Which were looked at while nothing had been written to them.
+    unknown: [Cell<u64>; REGISTERS.div_ceil(64)],
+}
+
+impl Default for Registers {
+    fn default() -> Registers {
+        Registers { program: 0, len: 0, values: [None; REGISTERS], unknown: Default::default() }
+    }
 }
 
 impl Registers {
-    pub(super) fn new(program: u32) -> Registers {
-        Registers { program, len: 0, values: [None; REGISTERS] }
+    /// The program at `program` begins to write them.
+    pub(super) fn begin(&mut self, program: u32) {
+        (self.program, self.len) = (program, 0);
+        self.unknown = Default::default();
     }
 
     /// Notes that the program is `len` bytes long.
@@ -83,15 +108,27 @@ impl Registers {
     }
 
     pub(super) fn get(&self, register: u16) -> u32 {
-        self.slot(register).unwrap_or(0)
+        let Some(at) = index(register) else { return 0 };
+        self.values[at].unwrap_or_else(|| {
+            let word = &self.unknown[at / 64];
+            word.set(word.get() | 1 << (at % 64));
+            0
+        })
     }
 
     pub(super) fn field(&self, register: u16, field: Field) -> u32 {
         field.get(self.get(register))
     }
 
-    fn slot(&self, register: u16) -> Option<u32> {
+    /// What the register holds, if anything was ever written to it.
+    pub(super) fn written(&self, register: u16) -> Option<u32> {
         index(register).and_then(|i| self.values.get(i).copied().flatten())
+    }
+
+    /// Names of the registers that the program relied on and nobody has ever written.
+    pub(super) fn assumed(&self) -> Vec<&'static str> {
+        let unknown = |at: &usize| self.unknown[at / 64].get() >> (at % 64) & 1 == 1;
+        (0..REGISTERS).filter(unknown).map(|at| name(register(at)).unwrap_or("unnamed")).collect()
     }
 
     /// That `register` holds exactly `value`.
@@ -111,21 +148,30 @@ impl Registers {
         Err(self.unexpected(register, format!("only bits of {known:#010x}")))
     }
 
-    /// The fault that says what `register` holds and what was expected.
+    /// That this is not modelled: what `register` holds, and what was expected.
     pub(super) fn unexpected(&self, register: u16, expected: String) -> Refusal {
-        Refusal::Register {
-            program: self.program,
-            register,
-            name: name(register).unwrap_or("unnamed"),
-            value: self.get(register),
-            written: self.slot(register).is_some(),
-            expected,
-        }
+        Refusal::register(self, register, expected, None)
     }
 
-    /// The fault that says what is wrong with several registers together.
+    /// That a board computes something else than asked: what `register` holds, what was expected,
+    /// and who found that.
+    pub(super) fn wrong(&self, register: u16, expected: String, source: &'static str) -> Refusal {
+        Refusal::register(self, register, expected, Some(source))
+    }
+
+    /// That several registers together are not modelled.
     pub(super) fn shape(&self, problem: String) -> Refusal {
-        Refusal::Shape { program: self.program, problem }
+        Refusal::Shape { program: self.program, problem, found: None }
+    }
+
+    /// That a board computes something else, by what several registers hold together.
+    pub(super) fn wrong_shape(&self, problem: String, source: &'static str) -> Refusal {
+        Refusal::Shape { program: self.program, problem, found: Some(source) }
+    }
+
+    /// IOVA of the program.
+    pub(super) fn at(&self) -> u32 {
+        self.program
     }
 }
 
@@ -142,21 +188,47 @@ fn index(register: u16) -> Option<usize> {
     None
 }
 
+/// The register at an index.
+fn register(index: usize) -> u16 {
+    let mut rest = index;
+    for (_, first, count) in BLOCKS {
+        if rest < count {
+            return first + 4 * rest as u16;
+        }
+        rest -= count;
+    }
+    0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn every_named_register_has_a_slot_of_its_own() {
-        let mut registers = Registers::new(0);
+        let mut registers = Registers::default();
         let named: Vec<u16> = (0..=u16::MAX).filter(|&r| name(r).is_some()).collect();
-        assert!(named.len() > 90);
+        assert!(named.len() > 110);
         for &r in &named {
             registers.write(r, u32::from(r));
         }
         for &r in &named {
             assert_eq!(registers.get(r), u32::from(r), "{r:#x}");
+            assert_eq!(index(r).map(register), Some(r));
         }
+    }
+
+    #[test]
+    fn what_was_never_written_and_relied_on_is_told_once_a_program() {
+        let mut registers = Registers::default();
+        registers.begin(0x1000);
+        registers.write(cna::CBUF_CON0, 0xb1);
+        assert_eq!(registers.get(cna::CBUF_CON0), 0xb1);
+        assert_eq!(registers.get(cna::PAD_CON1), 0);
+        assert_eq!(registers.written(dpu::BS_CFG), None);
+        assert_eq!(registers.assumed(), ["PAD_CON1"]);
+        registers.begin(0x2000);
+        assert!(registers.assumed().is_empty());
     }
 
     #[test]

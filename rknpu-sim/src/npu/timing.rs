@@ -77,6 +77,11 @@ impl Timing {
         let stream = if matmul.weights.resident { 0 } else { matmul.weights.bytes() };
         nanoseconds(work, ops).max(nanoseconds(stream, bytes))
     }
+
+    /// Nanoseconds of an element-wise program of that many halves: both inputs come from memory.
+    pub(super) fn element_wise_ns(&self, elements: u64) -> u64 {
+        nanoseconds(4 * elements, self.weight_bytes_per_second)
+    }
 }
 
 fn nanoseconds(amount: u64, per_second: u64) -> u64 {

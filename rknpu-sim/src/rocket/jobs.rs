@@ -170,8 +170,10 @@ impl State {
         let Some(task) = job.tasks.get(job.next).copied() else { return };
         job.next += 1;
         let map = job.map.clone();
+        let (generation, fresh) = self.cores[core].start();
         let start = Start {
             core,
+            fresh,
             regcmd_addr: task.regcmd,
             regcfg_amount: task.amount,
             tasks: 1,
@@ -179,7 +181,6 @@ impl State {
             int_mask: INT_DPU,
             ping_pong: true,
         };
-        let generation = self.cores[core].start();
         self.time.pending.push_back(Pending { start, generation, map });
     }
 

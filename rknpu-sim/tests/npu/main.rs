@@ -1,6 +1,7 @@
 //! Register programs of random shapes, types and encodings, written by an encoder of the tests' own,
 //! against plain loops; and programs that a board would hang on or get wrong.
 
+mod captured;
 mod encode;
 mod malformed;
 mod memory;
@@ -26,6 +27,7 @@ const START: Start = Start {
     dma_base: 0,
     int_mask: 0x300,
     ping_pong: true,
+    fresh: true,
 };
 
 fn run(start: Start, mut memory: &Memory) -> Run {

@@ -205,5 +205,5 @@ fn weights_may_stay_in_cbuf() {
     assert_eq!(memory.after(other.output), second.product(s).concat());
     // Without a program before it, nothing is there to be kept.
     let alone = crate::Start { regcmd_addr: next.0, regcfg_amount: amount(&kept), ..START };
-    assert!(run(alone, &memory).findings[0].contains("weight reuse"));
+    assert!(run(alone, &memory).findings[0].text.contains("weight reuse"));
 }

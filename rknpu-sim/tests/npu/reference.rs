@@ -99,7 +99,7 @@ impl Operands {
     }
 }
 
-fn pack(types: Types, elements: &[f32]) -> Vec<u8> {
+pub(crate) fn pack(types: Types, elements: &[f32]) -> Vec<u8> {
     match types {
         Types::Int8Int32 | Types::Int8Int8 { .. } => {
             elements.iter().map(|e| *e as i8 as u8).collect()

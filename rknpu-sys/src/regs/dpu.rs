@@ -106,5 +106,33 @@ pub const WDMA_SIZE_1_WIDTH: Field = Field::new(12, 0);
 pub const OUT_CVT_SCALE_MULTIPLIER: Field = Field::new(15, 0);
 /// [`OUT_CVT_SCALE`]: converts f32 results to f16.
 pub const OUT_CVT_SCALE_FP32_TO_FP16: Field = Field::new(16, 16);
+/// [`FEATURE_MODE_CFG`]: set, the input comes from memory; clear, from the array.
+pub const FEATURE_MODE_FLYING: Field = Field::new(0, 0);
+/// [`FEATURE_MODE_CFG`]: where results go; 2 is to memory.
+pub const FEATURE_MODE_OUTPUT: Field = Field::new(2, 1);
+/// [`FEATURE_MODE_CFG`]: burst length, which changes speed alone.
+pub const FEATURE_MODE_BURST: Field = Field::new(8, 5);
+/// [`BS_CFG`] and [`BN_CFG`]: the whole stage is bypassed.
+pub const STAGE_BYPASS: Field = Field::new(0, 0);
+/// [`EW_CFG`]: the whole stage is bypassed.
+pub const EW_BYPASS: Field = Field::new(0, 0);
+/// [`EW_CFG`]: the operation is bypassed.
+pub const EW_OP_BYPASS: Field = Field::new(1, 1);
+/// [`EW_CFG`]: 0 is the algorithm of [`EW_ALU_ALGO`], 1 a multiplication.
+pub const EW_OP_TYPE: Field = Field::new(2, 2);
+/// [`EW_CFG`]: 1, operands come from memory.
+pub const EW_OP_SRC: Field = Field::new(6, 6);
+/// [`EW_CFG`]: the look-up table is bypassed.
+pub const EW_LUT_BYPASS: Field = Field::new(7, 7);
+/// [`EW_CFG`]: operands are not converted.
+pub const EW_OP_CVT_BYPASS: Field = Field::new(8, 8);
+/// [`EW_CFG`]: no ReLU.
+pub const EW_RELU_BYPASS: Field = Field::new(9, 9);
+/// [`EW_CFG`]: maximum, minimum, sum, quotient, difference, from 0 on.
+pub const EW_ALU_ALGO: Field = Field::new(19, 16);
+/// [`EW_CFG`]: bytes of an operand, as in [`super::rdma::ERDMA_DATA_SIZE`].
+pub const EW_DATA_SIZE: Field = Field::new(23, 22);
+/// [`EW_CFG`]: 1, an operand for each element.
+pub const EW_DATA_MODE: Field = Field::new(29, 28);
 /// [`SURFACE_ADD`]: stride.
 pub const SURFACE_ADD_ATOMS: Field = Field::new(31, 4);

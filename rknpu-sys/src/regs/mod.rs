@@ -19,6 +19,7 @@ pub mod cna;
 pub mod core;
 pub mod dpu;
 pub mod pc;
+pub mod rdma;
 
 /// Bytes of CBUF, the on-chip buffer that input and weights share, in one bank.
 pub const CBUF_BANK_BYTES: u32 = 32 * 1024;
@@ -57,6 +58,10 @@ pub enum Block {
     Dpu = 0x1001,
     /// The DPU's second input; registers 0x5xxx.
     DpuRdma = 0x2001,
+    /// Pooling; registers 0x6xxx.
+    Ppu = 0x4001,
+    /// Pooling's input; registers 0x7xxx.
+    PpuRdma = 0x8001,
     /// Trailer entry before the enable: a barrier.
     Barrier = 0x0041,
     /// Trailer entry that starts the blocks, by [`pc::OPERATION_ENABLE`].
@@ -79,6 +84,8 @@ impl Block {
             0x0801 => Block::Core,
             0x1001 => Block::Dpu,
             0x2001 => Block::DpuRdma,
+            0x4001 => Block::Ppu,
+            0x8001 => Block::PpuRdma,
             0x0041 => Block::Barrier,
             0x0081 => Block::Enable,
             _ => return None,

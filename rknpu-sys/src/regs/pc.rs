@@ -51,6 +51,8 @@ pub const TASKS_PER_COMMIT: u32 = 4095;
 pub const ENABLE_CNA_CORE_DPU: u32 = 0x0d;
 /// [`OPERATION_ENABLE`] with the DPU's second input as well.
 pub const ENABLE_WITH_RDMA: u32 = 0x1d;
+/// [`OPERATION_ENABLE`] of an element-wise program: the DPU and its own inputs, without the array.
+pub const ENABLE_ELEMENT_WISE: u32 = 0x18;
 
 /// Entries of the trailer.
 pub const TRAILER_COMMANDS: u32 = 4;

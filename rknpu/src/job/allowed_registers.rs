@@ -255,6 +255,7 @@ fn place(command: &Command) -> Result<usize, &'static str> {
     let block = match Block::from_id(command.block) {
         Some(block @ (Block::Cna | Block::Core | Block::Dpu)) => block,
         Some(Block::DpuRdma) => return Err("the second input's addresses are not checked"),
+        Some(Block::Ppu | Block::PpuRdma) => return Err("pooling is no part of a product"),
         Some(Block::Pc | Block::Barrier | Block::Enable) => {
             return Err("chaining and starting are added with the trailer");
         }
