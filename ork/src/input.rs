@@ -11,7 +11,7 @@ use ork_weights::pack::{Freshness, Pack, PackFile, PackWriter, Source};
 use ork_weights::quantise::Tier;
 
 use crate::error::{Error, Result};
-use crate::output::{Report, counted};
+use crate::output::{Report, counted, plain};
 
 /// What a file is.
 pub(crate) enum Input {
@@ -140,8 +140,10 @@ pub(crate) fn note_skipped(model: &Model, report: Report) {
         let more = if by_shape.len() > EXAMPLES { ", …" } else { "" };
         let examples = by_shape.get(..EXAMPLES).unwrap_or(&by_shape).join(", ");
         let count = counted(by_shape.len(), "weight");
+        let of = model.architecture().map_or(String::new(), |name| format!(" of {}", plain(name)));
         report.note(format!(
-            "taken for their shape alone: {count} ({examples}{more}): their names are not known"
+            "taken for their shape alone: {count}{of} ({examples}{more}): their names are not known; \
+             --exclude leaves out what is no matrix of a multiplication"
         ));
     }
 }

@@ -1,23 +1,66 @@
-//! What a model's config.json says that its tensors do not.
+//! What a model says of itself beside its tensors: config.json, or the metadata of a GGUF.
 
+use super::gguf::Gguf;
+use super::names::{SCHEMES, Scheme};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use std::io::Read as _;
 use std::path::Path;
 
 /// A config.json larger than this is none.
-const MOST: u64 = 4 << 20;
+const MOST: u64 = 1 << 20;
 
 /// The config.json beside a model's files; empty where there is none that can be read, since names and
 /// shapes tell most.
-#[derive(Debug, Default, serde::Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Config {
-    quantization_config: Option<Quantization>,
+    model_type: Lenient<String>,
+    architectures: Lenient<Vec<String>>,
+    text_config: Lenient<Text>,
+    ffn_config: Lenient<FeedForward>,
+    quantization_config: Lenient<Quantization>,
 }
 
-#[derive(Debug, Default, serde::Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Text {
+    model_type: Lenient<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct FeedForward {
+    moe_num_experts: Lenient<u32>,
+}
+
+#[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Quantization {
-    weight_block_size: Option<[u32; 2]>,
+    weight_block_size: Lenient<[u32; 2]>,
+}
+
+/// A value of the wanted type, or another one, which says nothing.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Lenient<T> {
+    Is(T),
+    Other(IgnoredAny),
+}
+
+impl<T> Default for Lenient<T> {
+    fn default() -> Lenient<T> {
+        Lenient::Other(IgnoredAny)
+    }
+}
+
+impl<T> Lenient<T> {
+    fn get(&self) -> Option<&T> {
+        match self {
+            Lenient::Is(value) => Some(value),
+            Lenient::Other(_) => None,
+        }
+    }
 }
 
 impl Config {
@@ -34,6 +77,77 @@ impl Config {
 
     /// Outputs and inputs of a block of FP8 that shares a scale.
     pub(super) fn block(&self) -> Option<[u32; 2]> {
-        self.quantization_config.as_ref()?.weight_block_size
+        self.quantization_config.get()?.weight_block_size.get().copied()
+    }
+
+    /// What the model calls its architecture, as names of [`Scheme`]s; the first is for people.
+    fn names(&self) -> Vec<&str> {
+        let text = self.text_config.get().and_then(|text| text.model_type.get());
+        let classes = self.architectures.get().map_or(&[][..], Vec::as_slice);
+        let names = self.model_type.get().into_iter().chain(text).chain(classes);
+        names.map(String::as_str).collect()
+    }
+}
+
+/// What is known of a model's architecture.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Known {
+    pub(super) scheme: Option<&'static Scheme>,
+    /// How many experts lie in the rows of one matrix.
+    pub(super) experts: Option<u32>,
+}
+
+impl Known {
+    fn of(names: &[&str], experts: Option<u32>) -> Known {
+        let scheme =
+            SCHEMES.iter().find(|scheme| scheme.names.iter().any(|name| names.contains(name)));
+        Known { scheme, experts }
+    }
+}
+
+/// The architecture for people, and what is known of it.
+pub(super) fn architecture(header: Option<&Gguf>, config: &Config) -> (Option<Box<str>>, Known) {
+    let (names, experts) = match header {
+        Some(header) => {
+            let keys =
+                ["general.architecture", "clip.projector_type", "clip.vision.projector_type"];
+            (keys.into_iter().filter_map(|key| header.text(key)).collect(), None)
+        }
+        None => {
+            let experts = config.ffn_config.get().and_then(|ffn| ffn.moe_num_experts.get());
+            (config.names(), experts.copied())
+        }
+    };
+    (names.first().map(|name| (*name).into()), Known::of(&names, experts))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        serde_json::from_str(text).unwrap_or_default()
+    }
+
+    #[test]
+    fn what_is_of_another_type_says_nothing_and_spoils_nothing() {
+        let read = config(
+            r#"{"model_type": 7, "architectures": ["QWenLMHeadModel"], "text_config": [],
+                "ffn_config": {"moe_num_experts": -1}, "quantization_config": {"weight_block_size": [64, 32]}}"#,
+        );
+        assert_eq!(read.names(), ["QWenLMHeadModel"]);
+        assert_eq!(read.block(), Some([64, 32]));
+        let (name, known) = architecture(None, &read);
+        assert_eq!(name.as_deref(), Some("QWenLMHeadModel"));
+        assert!(known.scheme.is_some() && known.experts.is_none());
+    }
+
+    #[test]
+    fn a_language_model_inside_another_is_known_too() {
+        let read = config(r#"{"model_type": "a_new_one", "text_config": {"model_type": "gpt2"}}"#);
+        let (name, known) = architecture(None, &read);
+        assert_eq!(name.as_deref(), Some("a_new_one"));
+        assert!(known.scheme.is_some_and(|scheme| !scheme.by_input.is_empty()));
+        assert!(architecture(None, &config("[]")).1.scheme.is_none());
     }
 }

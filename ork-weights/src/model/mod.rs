@@ -9,8 +9,8 @@
 //! MXFP4 are read, and methods that are not (GPTQ, AWQ, …) are named.
 //!
 //! [`Model::weights`] are the matrices of a model's multiplications, in the order in which a pass
-//! uses them. Its [`Role`] decides, which the name tells; a name that is not known is decided by its
-//! shape. Stacks of experts come apart as `name#index`. What is not among them is in
+//! uses them. The [`Role`] decides, which name and architecture tell; a name that is not known is decided
+//! by its shape. Stacks of experts come apart as `name#index`. What is not among them is in
 //! [`Model::skipped`], each with its reason: norms and biases, tables that are looked up, routers.
 //!
 //! ```
@@ -36,6 +36,8 @@ mod error;
 mod file;
 pub mod gguf;
 mod identity;
+mod names;
+mod order;
 mod quantise;
 mod recognise;
 mod roles;
@@ -216,6 +218,7 @@ pub struct Model {
     skipped: Vec<Skipped>,
     samples: Samples,
     header: Option<Gguf>,
+    architecture: Option<Box<str>>,
 }
 
 impl Model {
@@ -254,12 +257,16 @@ impl Model {
         names(&files, &tensors)?;
         unique(&files, &tensors)?;
         let samples = Samples::of(headers, &tensors);
+        let config = match &header {
+            Some(_) => Config::default(),
+            None => Config::beside(path),
+        };
         if header.is_none() {
-            let config = Config::beside(path);
             scaled::pair(path, &mut tensors, &files, config.block())?;
         }
+        let (architecture, known) = config::architecture(header.as_ref(), &config);
         let count = tensors.len();
-        let (weights, skipped) = select::select(tensors, options)?;
+        let (weights, skipped) = select::select(tensors, known, options)?;
         if weights.is_empty() && !options.list {
             let example = match skipped.first() {
                 Some(first) => format!("{:?}: {}", first.name, first.reason),
@@ -267,7 +274,7 @@ impl Model {
             };
             return Err(ModelError::NoWeights { path: path.to_owned(), tensors: count, example });
         }
-        Ok(Model { files, weights, skipped, samples, header })
+        Ok(Model { files, weights, skipped, samples, header, architecture })
     }
 
     /// Matrices the NPU multiplies by, in order of use.
@@ -297,6 +304,20 @@ impl Model {
     /// Tensors that were not taken.
     pub fn skipped(&self) -> &[Skipped] {
         &self.skipped
+    }
+
+    /// What the model calls its architecture: `general.architecture` of a GGUF, `model_type` of the
+    /// config.json beside other files.
+    ///
+    /// ```
+    /// # use ork_weights::model::{Model, OpenOptions};
+    /// # let file = ork_weights::doc::model()?;
+    /// let model = Model::open(file.path(), &OpenOptions::default())?;
+    /// assert_eq!(model.architecture(), Some("llama"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn architecture(&self) -> Option<&str> {
+        self.architecture.as_deref()
     }
 
     /// The header of a GGUF model; of a split one, that of its first file.

@@ -1,7 +1,10 @@
-//! Which tensors are weights of matrix multiplications, and in which order they are used.
+//! Which tensors are weights of matrix multiplications.
 
+use super::config::Known;
 use super::error::ModelError;
-use super::roles::{BEHIND, Input, Place, Role};
+use super::names::EXPERTS_IN_ROWS;
+use super::order::{Use, order};
+use super::roles::{Input, Place, Role, ends_with};
 use super::scaled::Scaling;
 use super::{OpenOptions, Skipped, Weight};
 use crate::dequant::TensorType;
@@ -32,14 +35,23 @@ impl Candidate {
 }
 
 /// Tables that an output head may be tied to.
-const TIED: [&str; 6] =
-    ["token_embd", "embed_tokens", "wte", "tok_embeddings", "word_embeddings", "shared"];
+const TIED: [&str; 8] = [
+    "token_embd",
+    "embed_tokens",
+    "wte",
+    "tok_embeddings",
+    "word_embeddings",
+    "shared",
+    "embeddings",
+    "embed_in",
+];
 
 /// Values of a matrix of a stack at least.
 const LEAST_OF_STACK: u64 = 256;
 
 /// What the names of all tensors together say.
 struct Model {
+    known: Known,
     has_head: bool,
     take_tied: bool,
     /// Whether linear layers are kept as GPT-2's are, a row for each input.
@@ -49,8 +61,9 @@ struct Model {
 }
 
 impl Model {
-    fn of(tensors: &[Candidate], tied_head: bool) -> Model {
-        let has_head = tensors.iter().any(|tensor| Role::of(&tensor.name) == Role::Head);
+    fn of(tensors: &[Candidate], known: Known, tied_head: bool) -> Model {
+        let is_head = |name: &str| Place::of(name, known.scheme).role == Role::Head;
+        let has_head = tensors.iter().any(|tensor| is_head(&tensor.name));
         let find = |end: &str| tensors.iter().find(|tensor| tensor.name.ends_with(end));
         let conv1d = find("attn.c_attn.weight")
             .is_some_and(|tensor| matches!(tensor.shape(), [wide, narrow] if wide > narrow));
@@ -62,24 +75,40 @@ impl Model {
             },
             _ => false,
         };
-        Model { has_head, take_tied: tied_head && !has_head, conv1d, fused_by_input }
+        Model { known, has_head, take_tied: tied_head && !has_head, conv1d, fused_by_input }
     }
 
-    /// Whether a tensor has a row for each input instead of each output.
+    /// Whether a tensor has a row for each input instead of each output. Where the architecture does not
+    /// say, the shapes of all do.
     fn is_by_input(&self, name: &str) -> bool {
-        let ends = |end: &str| name.ends_with(end);
-        self.conv1d && [".c_attn.weight", ".c_proj.weight", ".c_fc.weight"].into_iter().any(ends)
+        let as_shapes_say = match self.known.scheme {
+            Some(scheme) => ends_with(name, scheme.by_input),
+            None => self.conv1d && ends_with(name, &["c_attn", "c_proj", "c_fc"]),
+        };
+        as_shapes_say
             || self.fused_by_input
-                && ["experts.gate_up_proj", "experts.down_proj"].into_iter().any(ends)
+                && ends_with(name, &["experts.gate_up_proj", "experts.down_proj"])
+    }
+
+    /// Takes experts apart that are rows of one matrix.
+    fn apart(&self, tensor: &mut Candidate) {
+        if let (Some(experts), [k, rows]) = (self.known.experts, &tensor.dimensions[..])
+            && experts > 0
+            && rows.is_multiple_of(experts.into())
+            && ends_with(&tensor.name, &EXPERTS_IN_ROWS)
+        {
+            tensor.dimensions = vec![*k, rows / u64::from(experts), experts.into()];
+        }
     }
 }
 
 /// The weights in order of use, and what was not taken.
 pub(super) fn select(
     tensors: Vec<Candidate>,
+    known: Known,
     options: &OpenOptions,
 ) -> Result<(Vec<Weight>, Vec<Skipped>), ModelError> {
-    let model = Model::of(&tensors, options.tied_head);
+    let model = Model::of(&tensors, known, options.tied_head);
     for pattern in options.include.iter().chain(&options.exclude) {
         let names = || tensors.iter().map(|tensor| &*tensor.name);
         if !names().any(|name| any(std::slice::from_ref(pattern), name)) {
@@ -90,22 +119,27 @@ pub(super) fn select(
         }
     }
     let (mut weights, mut skipped) = (Vec::new(), Vec::new());
-    for tensor in tensors {
+    for mut tensor in tensors {
         if let Some(reason) = tensor.side {
             skipped.push(Skipped { name: tensor.name, role: Role::Other, reason });
             continue;
         }
-        let place = Place::of(&tensor.name);
+        model.apart(&mut tensor);
+        let name = tensor.name.clone();
+        let mut place = Place::of(&name, known.scheme);
+        if place.role == Role::Linear && tensor.shape().len() > 3 {
+            place.role = Role::Convolution; // of one point, called like a matrix
+        }
         let role = place.role;
         let looked = match any(&options.exclude, &tensor.name) {
             true => Err("left out on request".into()),
             false => look(&tensor, &place, &model, any(&options.include, &tensor.name)),
         };
         match looked {
-            Err(reason) => skipped.push(Skipped { name: tensor.name, role, reason }),
+            Err(reason) => skipped.push(Skipped { name, role, reason }),
             Ok(taken) => {
-                let name = tensor.name.clone();
-                match add(&mut weights, tensor, taken) {
+                let at = order(&name, &place, taken.role, known);
+                match add(&mut weights, tensor, taken, &at) {
                     Err(unreadable) if options.list => {
                         skipped.push(Skipped { name, role, reason: unreadable.to_string() });
                     }
@@ -115,8 +149,8 @@ pub(super) fn select(
         }
     }
     // Sorting is stable: what the names do not tell apart stays in the file's order.
-    weights.sort_by_cached_key(order);
-    Ok((weights, skipped))
+    weights.sort_by(|(a, _), (b, _)| a.cmp(b));
+    Ok((weights.into_iter().map(|(_, weight)| weight).collect(), skipped))
 }
 
 /// A tensor that is taken.
@@ -144,12 +178,12 @@ fn look(
     included: bool,
 ) -> Result<Taken, String> {
     let shape = tensor.shape();
-    if shape.len() == 1 {
-        return Err("one dimension: a norm or a bias".into());
-    }
     let mut tied = false;
     match place.role {
-        _ if included => {}
+        _ if included && shape.len() > 1 => {}
+        Role::Linear | Role::Expert | Role::Head | Role::Unknown if shape.len() == 1 => {
+            return Err("one dimension: a norm or a bias".into());
+        }
         Role::Linear | Role::Expert | Role::Head => {}
         Role::Unknown => {
             if let Err(kind) = &tensor.kind {
@@ -185,9 +219,12 @@ fn look(
         u32::try_from(value).map_err(|_| format!("{} exceeds 32 bits", shape.join(" × ")))
     };
     let stack = match *shape {
-        [_, _] => None,
         [_, _, experts] if place.role == Role::Expert => Some(narrow(experts)?),
-        [_, _, heads] if is_by_head(&tensor.name) => Some(narrow(heads)?),
+        [_, _, heads] if is_by_head(&tensor.name) || is_altup(&tensor.name) => Some(narrow(heads)?),
+        [_, _] if place.role == Role::Expert && ends_with(&tensor.name, &EXPERTS_IN_ROWS) => {
+            return Err("all experts in one matrix, and config.json does not say how many".into());
+        }
+        [_, _] => None,
         _ => return Err(format!("{} dimensions, and no stack of experts or heads", shape.len())),
     };
     // Stacks of crumbs would be more weights than bytes.
@@ -195,6 +232,12 @@ fn look(
         return Err(format!("a stack of matrices of fewer than {LEAST_OF_STACK} values"));
     }
     let by_input = model.is_by_input(&tensor.name);
+    let across = |what: &str| Err(format!("it has a row for each input, and {what} across them"));
+    match &tensor.kind {
+        Ok(kind) if by_input && kind.block_elements() != 1 => return across("blocks"),
+        Ok(_) if by_input && tensor.scaling.is_some() => return across("scales"),
+        _ => {}
+    }
     let (k, n) = match by_input {
         false => (narrow(shape[0])?, narrow(shape[1])?),
         true => (narrow(shape[1])?, narrow(shape[0])?),
@@ -218,20 +261,20 @@ fn is_by_head(name: &str) -> bool {
     ["attn_k_b.weight", "attn_v_b.weight"].into_iter().any(|end| name.ends_with(end))
 }
 
-fn add(weights: &mut Vec<Weight>, tensor: Candidate, taken: Taken) -> Result<(), ModelError> {
+/// Whether a tensor is a stack of matrices, one for each further state of a hidden state that is altered.
+fn is_altup(name: &str) -> bool {
+    ends_with(name, &["altup_proj", "altup_unembd_proj"])
+}
+
+fn add(
+    weights: &mut Vec<(Use, Weight)>,
+    tensor: Candidate,
+    taken: Taken,
+    at: &Use,
+) -> Result<(), ModelError> {
     let kind = tensor
         .kind
         .map_err(|kind| ModelError::UnsupportedType { name: tensor.name.clone(), kind })?;
-    if taken.by_input && kind.block_elements() != 1 {
-        return Err(ModelError::UnsupportedType {
-            name: tensor.name,
-            kind: format!("{}, in blocks across the outputs", kind.name()),
-        });
-    }
-    if taken.by_input && tensor.scaling.is_some() {
-        let kind = format!("{}, with scales across the outputs", kind.name());
-        return Err(ModelError::UnsupportedType { name: tensor.name, kind });
-    }
     let each = tensor.bytes / u64::from(taken.stack.unwrap_or(1)).max(1);
     let weight = |name, of_stack: Option<u32>| Weight {
         name,
@@ -249,31 +292,17 @@ fn add(weights: &mut Vec<Weight>, tensor: Candidate, taken: Taken) -> Result<(),
         shard: tensor.shard,
         offset: tensor.offset + each * u64::from(of_stack.unwrap_or(0)),
     };
+    // Other stacks are used whole.
+    let taken_at = |expert| match taken.role {
+        Role::Expert => at.of_stack(expert),
+        _ => at.clone(),
+    };
     match taken.stack {
-        None => weights.push(weight(tensor.name.clone(), None)),
+        None => weights.push((at.clone(), weight(tensor.name.clone(), None))),
         Some(count) => weights.extend((0..count).map(|expert| {
-            weight(format!("{}#{expert}", tensor.name).into_boxed_str(), Some(expert))
+            let name = format!("{}#{expert}", tensor.name).into_boxed_str();
+            (taken_at(expert), weight(name, Some(expert)))
         })),
     }
     Ok(())
-}
-
-/// Parts of the names of towers that a pass goes through before the language model.
-const ENCODERS: [&str; 7] = ["vis", "aud", "enc", "vit", "vpm", "siglip", "conformer"];
-
-/// Where in a pass a weight is used: encoders, what leads from them, other towers, what comes behind,
-/// the head; within a tower block by block, and in a block step by step, experts one after the other.
-fn order(weight: &Weight) -> (u8, Box<str>, u32, u8, u32) {
-    let place = Place::of(weight.name.split('#').next().unwrap_or_default());
-    let encoder =
-        |part: &str| part == "v" || part == "a" || ENCODERS.iter().any(|e| part.starts_with(e));
-    let stage = match place.block {
-        _ if weight.role == Role::Head => 5,
-        None if place.step == BEHIND => 4,
-        None => 2,
-        Some(_) if place.tower.split('.').any(encoder) => 1,
-        Some(_) => 3,
-    };
-    let expert = weight.expert.unwrap_or(0);
-    (stage, place.tower.into(), place.block.unwrap_or(0), place.step, expert)
 }

@@ -1,6 +1,8 @@
 //! Packs made by hand, byte by byte, so that tests can make them wrong in one place.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part")]
 
+pub mod files;
+
 use ork_weights::pack::{Entry, Pack, Source};
 
 /// An index entry as it lies in the file.
