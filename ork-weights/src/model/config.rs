@@ -2,6 +2,7 @@
 
 use super::gguf::Gguf;
 use super::names::{SCHEMES, Scheme};
+use crate::pattern::matches;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::io::Read as _;
@@ -89,36 +90,59 @@ impl Config {
     }
 }
 
+/// Classes of models that write tokens.
+const WRITERS: [&str; 8] = [
+    "*ForCausalLM",
+    "*LMHead*",
+    "*ForMaskedLM",
+    "*ForConditionalGeneration",
+    "*ForPreTraining",
+    "*ForSeq2SeqLM",
+    "*MTModel",
+    "ChatGLMModel",
+];
+
+/// Architectures of GGUF files that write none.
+const HEADLESS: [&str; 4] = ["*bert*", "t5encoder", "*-embedding", "clip"];
+
 /// What is known of a model's architecture.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Known {
     pub(super) scheme: Option<&'static Scheme>,
     /// How many experts lie in the rows of one matrix.
     pub(super) experts: Option<u32>,
+    /// Whether it writes no tokens, so that no output head is tied to its embeddings.
+    pub(super) headless: bool,
 }
 
 impl Known {
-    fn of(names: &[&str], experts: Option<u32>) -> Known {
+    fn of(names: &[&str], experts: Option<u32>, headless: bool) -> Known {
         let scheme =
             SCHEMES.iter().find(|scheme| scheme.names.iter().any(|name| names.contains(name)));
-        Known { scheme, experts }
+        Known { scheme, experts, headless }
     }
 }
 
 /// The architecture for people, and what is known of it.
 pub(super) fn architecture(header: Option<&Gguf>, config: &Config) -> (Option<Box<str>>, Known) {
-    let (names, experts) = match header {
+    let (names, experts, headless): (Vec<&str>, _, _) = match header {
         Some(header) => {
             let keys =
                 ["general.architecture", "clip.projector_type", "clip.vision.projector_type"];
-            (keys.into_iter().filter_map(|key| header.text(key)).collect(), None)
+            let names: Vec<&str> = keys.into_iter().filter_map(|key| header.text(key)).collect();
+            let first = names.first().copied().unwrap_or_default();
+            let headless = HEADLESS.iter().any(|pattern| matches(pattern, first));
+            (names, None, headless)
         }
         None => {
             let experts = config.ffn_config.get().and_then(|ffn| ffn.moe_num_experts.get());
-            (config.names(), experts.copied())
+            let classes = config.architectures.get().map_or(&[][..], Vec::as_slice);
+            let writes = |class: &String| WRITERS.iter().any(|pattern| matches(pattern, class));
+            let headless = !classes.is_empty() && !classes.iter().any(writes);
+            (config.names(), experts.copied(), headless)
         }
     };
-    (names.first().map(|name| (*name).into()), Known::of(&names, experts))
+    (names.first().map(|name| (*name).into()), Known::of(&names, experts, headless))
 }
 
 #[cfg(test)]
@@ -149,5 +173,17 @@ mod tests {
         assert_eq!(name.as_deref(), Some("a_new_one"));
         assert!(known.scheme.is_some_and(|scheme| !scheme.by_input.is_empty()));
         assert!(architecture(None, &config("[]")).1.scheme.is_none());
+    }
+
+    #[test]
+    fn a_model_that_writes_nothing_has_no_head() {
+        let headless = |text: &str| architecture(None, &config(text)).1.headless;
+        for writes in ["LlamaForCausalLM", "GPT2LMHeadModel", "BertForMaskedLM", "MarianMTModel"] {
+            assert!(!headless(&format!(r#"{{"architectures": ["{writes}"]}}"#)), "{writes}");
+        }
+        for none in ["BertModel", "XLMRobertaModel", "ViTForImageClassification", "CLIPModel"] {
+            assert!(headless(&format!(r#"{{"architectures": ["{none}"]}}"#)), "{none}");
+        }
+        assert!(!headless("{}")); // nothing is known
     }
 }

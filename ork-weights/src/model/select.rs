@@ -75,7 +75,13 @@ impl Model {
             },
             _ => false,
         };
-        Model { known, has_head, take_tied: tied_head && !has_head, conv1d, fused_by_input }
+        Model {
+            known,
+            has_head,
+            take_tied: tied_head && !has_head && !known.headless,
+            conv1d,
+            fused_by_input,
+        }
     }
 
     /// Whether a tensor has a row for each input instead of each output. Where the architecture does not
