@@ -140,7 +140,7 @@ fn every_tensor_that_is_not_taken_has_a_reason() {
     assert!(reason(&model, "blk.0.ffn_gate_inp.weight").contains("router"));
     assert!(reason(&model, "blk.0.conv.weight").contains("convolution"));
     assert!(reason(&model, "position_embd.weight").contains("looked up"));
-    assert!(reason(&model, "rope_freqs.weight").contains("one dimension"));
+    assert!(reason(&model, "rope_freqs.weight").contains("positions"));
 }
 
 #[test]
