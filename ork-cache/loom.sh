@@ -3,7 +3,7 @@
 # under a plain `cargo test` they are not compiled.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-models=18
+models=19
 out=$(RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom \
     cargo test --release -p ork-cache --lib loom -- --nocapture 2>&1) || { echo "$out"; exit 1; }
 grep '^loom: ' <<<"$out"

@@ -3,6 +3,7 @@
 mod experts;
 pub mod figures;
 pub mod policies;
+pub mod promises;
 pub mod replay;
 mod virtual_time;
 

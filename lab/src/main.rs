@@ -18,6 +18,8 @@ enum Experiment {
     Replay(lab::replay::command::Args),
     /// Play a trace of uses through every eviction policy.
     Policies(lab::policies::Args),
+    /// Break each promise, and see whether its test notices.
+    Promises(lab::promises::Args),
     /// The figures that plans, policies and prefetching are judged by.
     Figures,
 }
@@ -25,6 +27,10 @@ enum Experiment {
 fn main() -> ExitCode {
     let done = match Lab::parse().experiment {
         Experiment::Replay(args) => return lab::replay::command::run(&args),
+        Experiment::Promises(args) => match lab::promises::run(&args) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
         Experiment::Policies(args) => lab::policies::run(&args),
         Experiment::Figures => lab::figures::run(lab::figures::Size::Full).map(|()| String::new()),
     };

@@ -37,6 +37,9 @@ fn check(plan: &Plan, items: &[Item]) {
     }
     let limit = board.ram.saturating_sub(board.reserve).min(board.budget.unwrap_or(u64::MAX));
     assert!(plan.device_bytes() <= limit);
+    // Fewer rows in a block before weights give way, down to one.
+    let scratch = plan.domains.iter().map(|share| share.scratch).max().unwrap_or(0);
+    assert!(plan.rows <= 1 || scratch <= limit / 4, "{scratch} of {limit} for {} rows", plan.rows);
     assert!(plan.domains.len() <= board.domains.into());
     // A pass goes through the domains in order: one switch into each.
     let domains: Vec<DomainId> = plan.places.iter().map(|p| plan.domain_of(*p)).collect();

@@ -163,6 +163,23 @@ fn a_buffer_that_would_not_go_comes_back() {
     assert!(device.health().is_good());
 }
 
+/// A part that is given back joins whatever is free beside it, before and behind.
+#[test]
+fn an_arena_is_whole_again_in_whatever_order_parts_go() {
+    let device = Device::simulated_on(&strict()).unwrap();
+    let arena = Arena::new(&device.domain(0).unwrap(), 4 * 4096).unwrap();
+    for order in
+        [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2], [0, 2, 1, 3], [1, 2, 0, 3], [2, 0, 3, 1]]
+    {
+        let mut parts: Vec<_> = (0..4).map(|_| Some(arena.alloc(4096).unwrap())).collect();
+        for (gone, at) in order.into_iter().enumerate() {
+            drop(parts[at].take());
+            assert_eq!(arena.free_bytes(), 4096 * (gone as u64 + 1));
+        }
+        assert!(arena.alloc(4 * 4096).is_ok(), "{order:?}: not one piece");
+    }
+}
+
 fn weight(domain: &Domain) -> (Buffer<OnDevice>, Layout) {
     let layout = Layout::new(64, 32, Precision::Int8).unwrap();
     let buffer = domain.alloc(layout.bytes() as usize).unwrap();

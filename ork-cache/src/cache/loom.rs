@@ -25,7 +25,7 @@
 //! | the pin goes before the share of the memory | pinned never freed |
 //! | two loads of one weight | single flight |
 //! | waiters do not hear of a failure; the buffer of a failed load is not freed | failed load |
-//! | the worker is not stopped, or waits for a domain | shutdown mid-load; shutdown during a visit |
+//! | the worker is not stopped, or waits for a domain | shutdown mid-load; shutdown during a visit, or during a copy |
 //! | buffers are not freed at the end | domain closed last and once |
 //! | a prefetch takes the place of what was loaded ahead | loaded ahead |
 //! | domains are not exclusive; bytes are synced in the wrong domain, or not | visits exclude; prefetch across domains |
@@ -377,6 +377,22 @@ fn shutdown_during_a_visit_to_another_domain() {
     // The worker may not wait for the visit to end: it is the visitor who waits for the worker.
     explore("shutdown during a visit", None, || {
         let (cache, watch) = two_domains(|_| Home::Own);
+        let prefetcher = Prefetcher::new(&cache).unwrap();
+        let visit = cache.enter(D0).unwrap();
+        prefetcher.queue(&[WeightId(1)]);
+        drop(prefetcher);
+        drop(visit);
+        drop(cache);
+        at_the_end(&watch, 2);
+    });
+}
+
+#[test]
+fn shutdown_while_a_copy_for_another_domain_is_under_way() {
+    // The slot is there, so that only the sync could wait.
+    explore("shutdown during a copy across domains", None, || {
+        let slot = |cache: &Cache<Fake>| Home::Class(cache.add_class(D1, PAGE, 1).unwrap());
+        let (cache, watch) = two_domains(slot);
         let prefetcher = Prefetcher::new(&cache).unwrap();
         let visit = cache.enter(D0).unwrap();
         prefetcher.queue(&[WeightId(1)]);

@@ -241,3 +241,37 @@ fn threads_that_want_the_same_weight_share_one_load() {
     });
     assert_eq!(watch.ledger().copies, 1);
 }
+
+/// The worker copies whatever domain is at work, and leaves the sync to the use: waiting for the domain, it
+/// would keep whoever is in the other from ending it.
+#[test]
+fn a_load_ahead_never_waits_for_another_domain() {
+    let device = Fake::new(2 * PAGE);
+    let watch = device.watch();
+    let limits = Limits { total: 2 * PAGE, domains: vec![PAGE; 2] };
+    let cache = Cache::new(device, limits, Box::new(Lru::new()));
+    let class = cache.add_class(D1, PAGE, 1).unwrap();
+    let far = WeightSpec { bytes: PAGE, domain: D1, home: Home::Class(class) };
+    let far = cache.attach(&[far]).unwrap();
+    let visit = cache.enter(D0).unwrap();
+    watch.work(Some(D0));
+    let (gone, ends) = std::sync::mpsc::channel();
+    let theirs = cache.clone();
+    let their_watch = watch.clone();
+    std::thread::spawn(move || {
+        let prefetcher = crate::Prefetcher::new(&theirs).unwrap();
+        prefetcher.queue(&[far]);
+        while their_watch.ledger().copies == 0 {
+            std::thread::yield_now();
+        }
+        // Waits for the worker.
+        drop(prefetcher);
+        gone.send(()).unwrap();
+    });
+    let patience = std::time::Duration::from_secs(60);
+    assert!(ends.recv_timeout(patience).is_ok(), "the worker waits for the domain");
+    watch.work(None);
+    drop(visit);
+    assert_eq!(cache.acquire(far).unwrap().content(), Some(far));
+    assert_eq!((watch.ledger().copies, watch.ledger().broken.len()), (1, 0));
+}
