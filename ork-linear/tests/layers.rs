@@ -144,6 +144,24 @@ fn packs_and_models_give_the_same() {
     }
 }
 
+/// Two tiers beside each other: the same input goes to the device as it is and transformed, in turn.
+#[test]
+fn lists_of_two_tiers_get_the_rows_that_each_needs() {
+    let files = Files::new();
+    let path = files.path().join("mixed.orkpack");
+    let mut tiers = TierChoice::fixed(ROTATED);
+    tiers.add("*attn_k*=int8").unwrap();
+    tiers.add("*ffn_up*=int8").unwrap();
+    convert(&files.model(), &path, &Options { tiers, ..Options::default() }, |_| {}).unwrap();
+    let store = Arc::new(Store::from_pack(Pack::open(&path).unwrap()));
+    let [one, other] = [1, usize::MAX].map(|npu_rows| {
+        let setup = Setup { npu_rows, ..setup(&store, 1, Depth::Bits16) };
+        let mut layers = open(&device(), slice::from_ref(&store), &setup).unwrap();
+        bits(&passes(&mut layers[0], 5).unwrap())
+    });
+    assert!(one == other);
+}
+
 #[test]
 fn two_models_share_a_device() {
     let files = Files::new();

@@ -1,13 +1,15 @@
 //! The promises, a file for each crate that keeps them.
 
 mod cache;
+mod linear;
 mod rknpu;
+mod weights;
 
 use super::{Promise, Test};
 
 /// Every promise.
 pub fn all() -> impl Iterator<Item = &'static Promise> {
-    [rknpu::PROMISES, cache::PROMISES].into_iter().flatten()
+    [rknpu::PROMISES, cache::PROMISES, weights::PROMISES, linear::PROMISES].into_iter().flatten()
 }
 
 /// A unit test of a library.

@@ -150,7 +150,7 @@ pub(super) fn checksums<S: Source>(
     for (part, span, expected) in
         [(Part::Blob, entry.blob, sums.blob), (Part::Scales, entry.scales, sums.scales)]
     {
-        let found = hash(source, span, buffer, progress)?;
+        let found = hash(source, span, buffer, |chunk| progress(chunk.len() as u64))?;
         if found != expected {
             return Err(PackError::Checksum { name: entry.name.clone(), part, found, expected });
         }
@@ -158,12 +158,12 @@ pub(super) fn checksums<S: Source>(
     Ok(())
 }
 
-/// XXH3-64 of a range, read chunk by chunk.
+/// XXH3-64 of a range, read chunk by chunk; `also` sees each.
 pub(super) fn hash<S: Source>(
     source: &S,
     span: Span,
     buffer: &mut [u8],
-    progress: &(dyn Fn(u64) + Sync),
+    mut also: impl FnMut(&[u8]),
 ) -> Result<u64> {
     let mut hash = Xxh3Default::new();
     let mut range = span.range();
@@ -172,7 +172,7 @@ pub(super) fn hash<S: Source>(
         let chunk = &mut buffer[..len as usize];
         source.read_at(range.start, chunk)?;
         hash.update(chunk);
-        progress(len);
+        also(chunk);
         range.start += len;
     }
     Ok(hash.digest())

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use rknpu_sys::layout::Layout;
-use xxhash_rust::xxh3::Xxh3Default;
+use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
 use super::{PackWriter, WeightHeader};
 use crate::pack::Dtype;
@@ -41,6 +41,8 @@ pub struct WeightWriter<'w> {
     /// Of the bytes that came in their order, from the first on.
     hash: Xxh3Default,
     hashed: u64,
+    /// Pieces that came before their turn, each with its checksum.
+    early: Vec<(Range<u64>, u64)>,
     finished: bool,
 }
 
@@ -83,6 +85,7 @@ impl PackWriter {
             written: Vec::new(),
             hash: Xxh3Default::new(),
             hashed: 0,
+            early: Vec::new(),
             finished: false,
             writer: self,
         })
@@ -155,6 +158,8 @@ impl WeightWriter<'_> {
         if offset == self.hashed {
             self.hash.update(bytes);
             self.hashed = end;
+        } else {
+            self.early.push((offset..end, xxh3_64(bytes)));
         }
         self.written.push(offset..end);
         Ok(())
@@ -205,11 +210,29 @@ impl WeightWriter<'_> {
         let entry = self.writer.admit(self.header.name, raw, &compact, scales)?;
         let sum = match self.hashed == self.blob {
             true => self.hash.digest(),
-            false => verify::hash(&source, span, &mut vec![0; verify::CHUNK], &|_| {})?,
+            false => self.read_back(&source)?,
         };
         self.writer.append(entry, sum, scales)?;
         self.finished = true;
         Ok(())
+    }
+
+    /// The checksum of pieces that did not come in their order: the file's, whose pieces must be those written.
+    fn read_back(&mut self, source: &PackFile) -> Result<u64> {
+        self.early.push((0..self.hashed, self.hash.digest()));
+        self.early.sort_unstable_by_key(|(piece, _)| (piece.start, piece.end));
+        let mut whole = Xxh3Default::new();
+        let mut buffer = vec![0; verify::CHUNK];
+        for (piece, expected) in &self.early {
+            let span = Span { offset: self.at + piece.start, bytes: piece.end - piece.start };
+            let read = |chunk: &[u8]| whole.update(chunk);
+            let found = verify::hash(source, span, &mut buffer, read)?;
+            if found != *expected {
+                let (name, part) = (self.header.name.into(), Part::Blob);
+                return Err(PackError::Checksum { name, part, found, expected: *expected });
+            }
+        }
+        Ok(whole.digest())
     }
 
     fn size(&self, bytes: u64) -> PackError {

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, ErrorKind};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -592,4 +593,122 @@ fn weights_have_their_places_in_whatever_order_they_come() {
     // A place that nobody filled would be a gap with anything in it.
     let hollow = make("4.orkpack", &[2, 0], placed());
     assert!(matches!(hollow, Err(PackError::Incomplete { present: 2, expected: 3 })), "{hollow:?}");
+
+/// What a disk was asked to do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Asked {
+    Write,
+    SetLen,
+    SyncFile,
+    SyncFolder,
+    Rename,
+    Remove,
+}
+
+/// A disk that keeps what it was asked.
+struct Recording {
+    disk: Os,
+    asked: Arc<std::sync::Mutex<Vec<Asked>>>,
+}
+
+impl Recording {
+    fn note(&self, asked: Asked) {
+        self.asked.lock().unwrap().push(asked);
+    }
+}
+
+impl Disk for Recording {
+    fn write_at(&mut self, file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.note(Asked::Write);
+        self.disk.write_at(file, bytes, offset)
+    }
+    fn set_len(&mut self, file: &File, bytes: u64) -> io::Result<()> {
+        self.note(Asked::SetLen);
+        self.disk.set_len(file, bytes)
+    }
+    fn sync(&mut self, file: &File) -> io::Result<()> {
+        let folder = file.metadata()?.is_dir();
+        self.note(if folder { Asked::SyncFolder } else { Asked::SyncFile });
+        self.disk.sync(file)
+    }
+    fn rename(&mut self, from: &Path, to: &Path, fresh: bool) -> io::Result<()> {
+        self.note(Asked::Rename);
+        self.disk.rename(from, to, fresh)
+    }
+    fn remove(&mut self, path: &Path) -> io::Result<()> {
+        self.note(Asked::Remove);
+        self.disk.remove(path)
+    }
+}
+
+/// After a power cut there is the old pack or the whole new one: bytes are on the disk before the name is
+/// theirs, and the name before anything is removed.
+#[test]
+fn bytes_are_on_the_disk_before_the_name_and_the_name_before_the_journal_goes() {
+    use Asked::*;
+    let folder = folder();
+    let target = folder.path().join("m.orkpack");
+    let asked = Arc::default();
+    let disk = Recording { disk: Os, asked: Arc::clone(&asked) };
+    convert(PackWriter::on(Box::new(disk), &target, Some(&MODEL), options()).unwrap()).unwrap();
+    let asked = asked.lock().unwrap();
+    let last_change = asked.iter().rposition(|asked| matches!(asked, Write | SetLen)).unwrap();
+    assert_eq!(asked[last_change + 1..], [SyncFile, Rename, SyncFolder, Remove]);
+}
+
+/// A disk that changes a byte of one write and says nothing.
+struct Rotting {
+    disk: Os,
+    partial: PathBuf,
+    writes: Arc<AtomicUsize>,
+    at: usize,
+}
+
+impl Disk for Rotting {
+    fn write_at(&mut self, file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+        use std::os::unix::fs::MetadataExt;
+        let of_pack = file.metadata()?.ino() == fs::metadata(&self.partial)?.ino();
+        if !of_pack || bytes.is_empty() || self.writes.fetch_add(1, Relaxed) != self.at {
+            return self.disk.write_at(file, bytes, offset);
+        }
+        let mut rotten = bytes.to_vec();
+        rotten[bytes.len() / 2] ^= 0x10;
+        self.disk.write_at(file, &rotten, offset)
+    }
+    fn set_len(&mut self, file: &File, bytes: u64) -> io::Result<()> {
+        self.disk.set_len(file, bytes)
+    }
+    fn sync(&mut self, file: &File) -> io::Result<()> {
+        self.disk.sync(file)
+    }
+    fn rename(&mut self, from: &Path, to: &Path, fresh: bool) -> io::Result<()> {
+        self.disk.rename(from, to, fresh)
+    }
+    fn remove(&mut self, path: &Path) -> io::Result<()> {
+        self.disk.remove(path)
+    }
+}
+
+/// What was written is read back before it gets the name.
+#[test]
+fn a_write_that_the_disk_spoilt_makes_no_pack() {
+    let mut at = 0;
+    loop {
+        let folder = folder();
+        let target = folder.path().join("m.orkpack");
+        let writes = Arc::new(AtomicUsize::new(0));
+        let partial = folder.path().join("m.orkpack.partial");
+        let disk = Rotting { disk: Os, partial, writes: writes.clone(), at };
+        let writer = PackWriter::on(Box::new(disk), &target, Some(&MODEL), options()).unwrap();
+        let written = convert(writer);
+        if writes.load(Relaxed) <= at {
+            written.unwrap();
+            break;
+        }
+        let Err(error) = written else { panic!("write {at} was spoilt unnoticed") };
+        assert!(!matches!(error, PackError::Io { .. }), "write {at}: {error}");
+        assert!(!target.exists(), "write {at}");
+        at += 1;
+    }
+    assert!(at > 5, "only {at} writes were seen");
 }
