@@ -593,6 +593,7 @@ fn weights_have_their_places_in_whatever_order_they_come() {
     // A place that nobody filled would be a gap with anything in it.
     let hollow = make("4.orkpack", &[2, 0], placed());
     assert!(matches!(hollow, Err(PackError::Incomplete { present: 2, expected: 3 })), "{hollow:?}");
+}
 
 /// What a disk was asked to do.
 #[derive(Clone, Copy, Debug, PartialEq)]
