@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rknpu::capabilities::Capabilities;
 use rknpu::driver::{
-    self, Access, Allocate, Completion, Driver, Import, MappedRange, Object, Part, Program,
-    Refused, Submission,
+    self, Allocate, Completion, Driver, Import, MappedRange, Object, Part, Program, Refused,
+    Submission, Usage,
 };
 use rknpu::sim::{CallKind, Machine};
 use rknpu::{
@@ -32,7 +32,7 @@ struct Recorded {
     inner: Arc<dyn Driver>,
     seen: Mutex<Vec<Seen>>,
     /// Addresses of the objects that the last submission used.
-    used: Mutex<Vec<(u64, Access)>>,
+    used: Mutex<Vec<(u64, Usage)>>,
 }
 
 impl Recorded {
@@ -244,14 +244,10 @@ fn a_chain_holds_each_of_its_weights() {
     while product.next_columns().unwrap().is_some() {}
     let used = recorded.used.lock().unwrap().clone();
     for buffer in &buffers {
-        assert!(used.contains(&(buffer.iova(), Access::Read)), "{buffer:?} in {used:x?}");
+        assert!(used.contains(&(buffer.iova(), Usage::Read)), "{buffer:?} in {used:x?}");
     }
     assert!(used.len() > buffers.len() + 1, "programs and rows as well: {used:x?}");
-    assert_eq!(
-        used.iter().filter(|(_, access)| *access == Access::Write).count(),
-        1,
-        "the results"
-    );
+    assert_eq!(used.iter().filter(|(_, access)| *access == Usage::Write).count(), 1, "the results");
 }
 
 /// The first output that an NPU writes into new memory has been seen to be stale: each core's part of a matmul's
