@@ -13,8 +13,9 @@ version=3.22.1
 dir=${ORK_LLAMA_DIR:-$HOME/.cache/ork-llama}/$version
 work=$(mktemp -d)
 server=
-trap '[ -z "$server" ] || kill "$server" 2>/dev/null; rm -rf "$work"' EXIT
-tools=(test-backend-ops llama-completion llama-bench llama-server llama-perplexity llama-quantize)
+boards=()
+trap '[ -z "$server" ] || kill "$server" 2>/dev/null; kill "${boards[@]}" 2>/dev/null || true; rm -rf "$work"' EXIT
+tools=(test-backend-ops llama-completion llama-bench llama-server llama-perplexity llama-quantize ggml-rpc-server)
 
 lacking() { echo "left out: $1"; exit 77; }
 for model in "${ORK_TEST_SMOLLM2:-}" "${ORK_TEST_GEMMA:-}"; do
@@ -97,7 +98,7 @@ build() {
     # A backend that is loaded must not be built for this CPU alone, so what every machine of CI has.
     [ "$(uname -m)" != x86_64 ] || cpu=(-DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON)
     cmake -G Ninja -S "$dir/src" -B "$dir/build" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON \
-        -DGGML_BACKEND_DL=ON -DGGML_NATIVE=OFF "${cpu[@]}" -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF \
+        -DGGML_BACKEND_DL=ON -DGGML_RPC=ON -DGGML_NATIVE=OFF "${cpu[@]}" -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF \
         -DLLAMA_BUILD_TESTS=ON -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_UI=OFF >"$dir/cmake.log"
     ninja -C "$dir/build" "${tools[@]}" >"$dir/ninja.log" || { tail -n 20 "$dir/ninja.log"; exit 1; }
 }
@@ -138,7 +139,8 @@ for model in "$ORK_TEST_SMOLLM2" "$ORK_TEST_GEMMA"; do
         grep -q 'ork: .* products of' "$work/log" || fail "nothing was computed by the library"
         text "$model" "$prompt" GGML_BACKEND_PATH='' >"$work/cpu"
         cmp -s "$work/wanted" "$work/cpu" && echo "as the CPU's" || echo "otherwise than the CPU's"
-        for way in ORK_WCACHE_BUDGET_MB=60 ORK_WCACHE_BUDGET_MB=40 ORK_PERSIST="$pack" ORK_PERSIST="$pack"; do
+        for way in ORK_WCACHE_BUDGET_MB=60 ORK_WCACHE_BUDGET_MB=40 ORK_CORES=1 ORK_DEVICE=sim:rocket \
+            ORK_PERSIST="$pack" ORK_PERSIST="$pack"; do
             text "$model" "$prompt" "$way" >"$work/text" || fail "$way"
             cmp "$work/text" "$work/wanted" || fail "$way changes the text"
             case $way in *BUDGET*) grep -q 'MiB are streamed' "$work/log" || fail "$way: nothing was streamed" ;; esac
@@ -203,6 +205,25 @@ verified 3072
 verified 200
 grep -qE ', [1-9][0-9]* MiB are streamed' "$work/server" || fail "nothing was streamed"
 cmp "$work/verified3072" "$work/verified200" || fail "a small budget changes the text"
+
+part "over two boards: half of the layers each, by llama.cpp's RPC server"
+for i in 1 2; do
+    ORK_RPC=1 "$bin/ggml-rpc-server" -p $((port + i)) -t 1 >"$work/board$i" 2>&1 &
+    boards+=($!)
+done
+sleep 1
+for model in "$ORK_TEST_SMOLLM2" "$ORK_TEST_GEMMA"; do
+    text "$model" "${prompts[0]}" >"$work/wanted"
+    env GGML_BACKEND_PATH='' "$bin/llama-completion" -m "$model" -p "${prompts[0]}" -n 20 --temp 0 -no-cnv -t 2 \
+        --rpc "127.0.0.1:$((port + 1)),127.0.0.1:$((port + 2))" -ngl 99 -ts 1,1 \
+        </dev/null 2>"$work/log" >"$work/text" || fail "two boards"
+    cmp "$work/text" "$work/wanted" || fail "two boards change the text"
+done
+kill "${boards[@]}"; wait "${boards[@]}" || true; boards=()
+for i in 1 2; do
+    [ "$(grep -a -c 'ork: [1-9][0-9]* products of' "$work/board$i")" = 2 ] || fail "board $i computed nothing on its NPU"
+    grep -a 'ork: .* products of' "$work/board$i" | tail -n 1
+done
 
 prebuilt "$ORK_TEST_SMOLLM2" "$ORK_TEST_GEMMA"
 

@@ -123,6 +123,14 @@ impl Held {
         }
     }
 
+    /// Whether products have used weights that only its memory has.
+    pub(crate) fn is_multiplied_with(&self) -> bool {
+        match &self.contents {
+            Contents::File { .. } => false,
+            Contents::Loose(loose) => lock(loose).opened.is_some(),
+        }
+    }
+
     fn place(&self, tensor: &View<'_>, file: usize, offset: u64) -> Option<Place> {
         let here = self.memory.offset(tensor.address())?;
         Some(Place { file, offset: offset.checked_add(here as u64)? })

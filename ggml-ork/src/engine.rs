@@ -79,6 +79,13 @@ pub(crate) enum ComputeError {
     NoDevice(Arc<str>),
 }
 
+impl ComputeError {
+    /// Whether the CPU can compute what the NPU did not: weights or the NPU are at fault, not what was asked.
+    pub(crate) fn leaves_to_cpu(&self) -> bool {
+        !matches!(self, ComputeError::Tensors(_))
+    }
+}
+
 impl Engine {
     pub(crate) fn new(settings: Settings, say: Say) -> Engine {
         Engine { settings, say, device: OnceLock::new(), models: Mutex::default() }
@@ -98,16 +105,17 @@ impl Engine {
     }
 
     fn open_device(&self) -> Result<rknpu::Device, Arc<str>> {
-        let simulated = || rknpu::Device::simulated(rknpu_sim::Config::default());
+        let simulated =
+            |driver| rknpu::Device::simulated(rknpu_sim::Config { driver, ..Default::default() });
         let opened = match &self.settings.device {
-            DeviceChoice::Simulator => simulated(),
+            DeviceChoice::Simulator(driver) => simulated(*driver),
             DeviceChoice::Path(path) => rknpu::Device::open_path(path),
             DeviceChoice::Auto => match rknpu::Device::open() {
                 Err(rknpu::Error::NoDevice { .. }) => {
                     let line = "there is no NPU here, so it is simulated, which is slow \
                                 (ORK_DEVICE=sim does that without looking)";
                     self.say.line(Level::Warn, line);
-                    simulated()
+                    simulated(Default::default())
                 }
                 found => found,
             },
@@ -221,6 +229,7 @@ impl Engine {
     fn setup(&self, stores: &[Arc<Store>]) -> Setup {
         let mut setup = Setup::new(self.settings.environment.budget);
         setup.depth = self.settings.depth;
+        setup.cores = self.settings.cores;
         setup.npu_rows = if self.settings.take_all { 1 } else { self.settings.min_rows };
         setup.cache.policy = self.settings.environment.policy;
         setup.cache.access = self.settings.environment.access;

@@ -33,9 +33,12 @@ pub(crate) const SUCCESS: Status = 0;
 pub(crate) const FAILED: Status = -1;
 
 /// `enum ggml_backend_dev_type`.
+pub(crate) const DEVICE_CPU: c_int = 0;
+pub(crate) const DEVICE_GPU: c_int = 1;
 pub(crate) const DEVICE_ACCELERATOR: c_int = 3;
 
 /// `enum ggml_backend_buffer_usage`.
+pub(crate) const USAGE_ANY: c_int = 0;
 pub(crate) const USAGE_WEIGHTS: c_int = 1;
 pub(crate) const USAGE_COMPUTE: c_int = 2;
 
@@ -248,7 +251,8 @@ pub struct RegistrationInterface {
     pub get_name: Option<unsafe extern "C" fn(*mut Registration) -> *const c_char>,
     pub get_device_count: Option<unsafe extern "C" fn(*mut Registration) -> usize>,
     pub get_device: Option<unsafe extern "C" fn(*mut Registration, usize) -> *mut Device>,
-    pub get_proc_address: Hook,
+    pub get_proc_address:
+        Option<unsafe extern "C" fn(*mut Registration, *const c_char) -> *mut c_void>,
 }
 
 /// `struct ggml_backend_reg`.

@@ -10,7 +10,7 @@ use zerocopy::FromBytes;
 use crate::buffers::{Held, once, weight_shape};
 use crate::engine::{ComputeError, Matrix, Model};
 use crate::ggml::{
-    DIMENSIONS, FLAG_COMPUTE, HINT_HADAMARD, TYPE_F16, TYPE_F32, TYPE_I32, USAGE_WEIGHTS,
+    DIMENSIONS, FLAG_COMPUTE, HINT_HADAMARD, TYPE_F16, TYPE_F32, TYPE_I32, USAGE_ANY, USAGE_WEIGHTS,
 };
 use crate::memory::{Node, View, outputs};
 use crate::plugin::Plugin;
@@ -76,13 +76,40 @@ pub(crate) fn takes(
     let is_weight = match owner(&weight) {
         // A loader asks with an empty buffer before it has read anything. Small matrices are no weights.
         Owner::Nobody => k.min(n) >= 32 && plugin.engine.device().is_ok(),
-        Owner::Held(held) => {
-            let usage = weight.buffer().map(|buffer| buffer.usage);
-            usage == Some(USAGE_WEIGHTS) && held.has(&weight)
-        }
+        Owner::Held(held) => match weight.buffer().map(|buffer| buffer.usage) {
+            Some(USAGE_WEIGHTS) => held.has(&weight),
+            // An RPC server does not say what a buffer is for.
+            Some(USAGE_ANY) => {
+                plugin.engine.settings.rpc
+                    && k.min(n) >= 32
+                    && weight.name().ends_with(".weight")
+                    && held.has(&weight)
+                    && plugin.engine.device().is_ok()
+            }
+            _ => false,
+        },
         Owner::Other => false,
     };
     if is_weight { Ok(()) } else { Err(Left::NoWeight) }
+}
+
+/// Whether there is nothing to compute for a node.
+fn is_idle(plugin: &Plugin, node: &View<'_>) -> bool {
+    let (ops, op) = (&plugin.host.ops, node.op());
+    node.flags() & FLAG_COMPUTE == 0 || op == ops.none || ops.views.contains(&op)
+}
+
+/// The nodes of a graph that is taken whole which are to be computed, each with
+/// whether it is a product for the NPU.
+pub(crate) fn sorted<'a>(
+    plugin: &Plugin,
+    nodes: impl Iterator<Item = Node<'a>>,
+    owner: impl Fn(&View<'_>) -> Owner,
+) -> Vec<(bool, Node<'a>)> {
+    let is_ours =
+        |node: &Node<'_>| takes(plugin, node, &owner).map_err(|why| plugin.tally.left(why)).is_ok();
+    let nodes = nodes.filter(|node| !is_idle(plugin, node));
+    nodes.map(|node| (is_ours(&node), node)).collect()
 }
 
 /// Whose buffer a tensor is in.
@@ -118,10 +145,10 @@ pub(crate) fn compute<'a>(
     let ops = &plugin.host.ops;
     let mut list: Option<List<'_>> = None;
     for node in nodes {
-        let op = node.op();
-        if node.flags() & FLAG_COMPUTE == 0 || op == ops.none || ops.views.contains(&op) {
+        if is_idle(plugin, &node) {
             continue;
         }
+        let op = node.op();
         if op != ops.mul_mat && op != ops.mul_mat_id {
             return Err(ComputeError::Tensors("an operation that was not taken"));
         }

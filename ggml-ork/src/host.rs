@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::NonNull;
 
+use crate::cpu_backend::CpuFunctions;
 use crate::ggml::{
     AnyBufferType, Api, Buffer, BufferInterface, Level, Registration, TENSOR_OVERHEAD, Tensor,
 };
@@ -23,6 +24,8 @@ pub(crate) struct Host {
     nodes: unsafe extern "C" fn(*mut c_void) -> c_int,
     node: unsafe extern "C" fn(*mut c_void, c_int) -> *mut Tensor,
     pub(crate) ops: Ops,
+    /// For a CPU backend behind this library's; `None` when this ggml lacks one of them.
+    pub(crate) cpu: Option<CpuFunctions>,
 }
 
 type Log = unsafe extern "C" fn(c_int, *const c_char, ...);
@@ -95,6 +98,7 @@ impl Host {
                 nodes: function(find(c"ggml_graph_n_nodes")?),
                 node: function(find(c"ggml_graph_node")?),
                 ops: Ops::find(op_name).ok_or_else(|| missing(c"ggml_op_name: MUL_MAT"))?,
+                cpu: CpuFunctions::new(resolve),
             })
         }
     }
@@ -148,7 +152,7 @@ impl Host {
     pub(crate) unsafe fn nodes<'a>(
         &'a self,
         graph: *mut c_void,
-    ) -> impl Iterator<Item = NonNull<Tensor>> + 'a {
+    ) -> impl Iterator<Item = NonNull<Tensor>> + Clone + 'a {
         // SAFETY: by the contract.
         let count = unsafe { (self.nodes)(graph) };
         // SAFETY: the number is one of those that there are.
@@ -184,7 +188,7 @@ impl Ops {
 ///
 /// # Safety
 /// There is a function of type `F` there, which is a pointer to a function.
-unsafe fn function<F: Copy>(address: NonNull<c_void>) -> F {
+pub(crate) unsafe fn function<F: Copy>(address: NonNull<c_void>) -> F {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
     // SAFETY: pointers to functions and to data are of one size here, and by the contract it is one.
     unsafe { transmute_copy(&address) }

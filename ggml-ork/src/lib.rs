@@ -15,7 +15,7 @@
 //! | | |
 //! |---|---|
 //! | `ggml` | ggml's tables as they lie in memory |
-//! | `host`, `memory`, `tables` | the only unsafe code: ggml's functions, its memory, the callbacks |
+//! | `host`, `cpu_backend`, `memory`, `tables`, `computing` | the only unsafe code: ggml's functions, its memory, the callbacks |
 //! | `graph` | which nodes are taken, and lists of products from them |
 //! | `buffers`, `engine` | from a tensor to a weight of a model that is on the device |
 //! | `keep` | packs |
@@ -23,6 +23,8 @@
 #![deny(unsafe_code)]
 
 mod buffers;
+mod computing;
+mod cpu_backend;
 mod engine;
 #[doc(hidden)]
 pub mod ggml;

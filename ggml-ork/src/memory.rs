@@ -141,6 +141,11 @@ impl<'a> Node<'a> {
         unsafe { View::new(tensor.as_ptr()) }.map(Node)
     }
 
+    /// ggml's object.
+    pub(crate) fn tensor(&self) -> NonNull<Tensor> {
+        NonNull::from(self.0.0)
+    }
+
     /// A source, whose values can be read.
     pub(crate) fn operand(&self, index: usize) -> Option<Node<'a>> {
         self.0.source(index).map(Node)

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use ork_cache::environment::{BadSetting, Environment};
 use ork_linear::{Depth, NPU_ROWS, packs_on_the_way};
 use ork_weights::quantise::Tier;
+use rknpu_sim::config::{Driver, Form};
 
 /// Settings of the library.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,12 +17,16 @@ pub struct Settings {
     pub device: DeviceChoice,
     /// `ORK_MIN_ROWS`: from how many rows on products are taken.
     pub min_rows: usize,
+    /// `ORK_CORES`: cores of the NPU at most.
+    pub cores: usize,
     /// `ORK_ACTIVATIONS`: 8 or 16 bits for each value.
     pub depth: Depth,
     /// `ORK_TIER`: the form of weights that are not in a pack.
     pub tier: Tier,
     /// `ORK_LOG`: what happens goes to standard error, too.
     pub verbose: bool,
+    /// `ORK_RPC`: a second device for llama.cpp's RPC server, which takes whole graphs.
+    pub rpc: bool,
     /// `ORK_TAKE_ALL`: products of any size with any tensor are taken, for tests of ggml's.
     pub take_all: bool,
 }
@@ -31,8 +36,8 @@ pub struct Settings {
 pub enum DeviceChoice {
     /// The NPU if this machine has one, otherwise the simulator.
     Auto,
-    /// The simulator.
-    Simulator,
+    /// The simulator, as one of the drivers.
+    Simulator(Driver),
     /// This device node.
     Path(PathBuf),
 }
@@ -59,11 +64,17 @@ impl Settings {
         let device = match set("ORK_DEVICE") {
             None => DeviceChoice::Auto,
             Some(value) if value == "auto" => DeviceChoice::Auto,
-            Some(value) if value == "sim" => DeviceChoice::Simulator,
+            Some(value) if value == "sim" => DeviceChoice::Simulator(Driver::Rknpu),
+            Some(value) if value == "sim:rocket" => {
+                DeviceChoice::Simulator(Driver::Rocket(Form::default()))
+            }
             Some(path) => DeviceChoice::Path(path.into()),
         };
         let min_rows = parse(set("ORK_MIN_ROWS"), "ORK_MIN_ROWS", "a number above 0", |text| {
             text.parse().ok().filter(|rows| *rows > 0)
+        })?;
+        let cores = parse(set("ORK_CORES"), "ORK_CORES", "a number above 0", |text| {
+            text.parse().ok().filter(|cores| *cores > 0)
         })?;
         let depth =
             parse(set("ORK_ACTIVATIONS"), "ORK_ACTIVATIONS", "8 or 16", |text| text.parse().ok())?;
@@ -84,9 +95,11 @@ impl Settings {
             environment,
             device,
             min_rows: min_rows.unwrap_or(NPU_ROWS),
+            cores: cores.unwrap_or(usize::MAX),
             depth: depth.unwrap_or(Depth::Bits16),
             tier: tier.unwrap_or_default(),
             verbose: flag("ORK_LOG")?,
+            rpc: flag("ORK_RPC")?,
             take_all: flag("ORK_TAKE_ALL")?,
         })
     }

@@ -3,17 +3,18 @@
 #![allow(unsafe_code)]
 
 use std::any::Any;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::OnceLock;
 
 use crate::buffers::{Held, behind};
+use crate::computing::Computing;
 use crate::ggml::{
     AnyBufferType, Api, Backend, BackendInterface, Buffer, BufferInterface, BufferType,
-    BufferTypeInterface2, BufferTypeInterface3, Capabilities, DEVICE_ACCELERATOR, Device,
-    DeviceInterface, FAILED, Level, Properties, Registration, RegistrationInterface, SUCCESS,
-    Status, Tensor, USAGE_COMPUTE,
+    BufferTypeInterface2, BufferTypeInterface3, Capabilities, DEVICE_ACCELERATOR, DEVICE_GPU,
+    Device, DeviceInterface, FAILED, Level, Properties, Registration, RegistrationInterface,
+    SUCCESS, Status, Tensor, USAGE_COMPUTE,
 };
 use crate::graph::{self, Owner};
 use crate::host::{Host, Refusal, Resolve, resolve_loaded};
@@ -22,17 +23,24 @@ use crate::plugin::Plugin;
 use crate::settings::Settings;
 
 const NAME: *const c_char = c"ORK".as_ptr();
-const DESCRIPTION: *const c_char = c"RK3588 NPU".as_ptr();
+const NAMES: [*const c_char; 2] = [NAME, c"ORK-RPC".as_ptr()];
+const DESCRIPTIONS: [*const c_char; 2] =
+    [c"RK3588 NPU".as_ptr(), c"RK3588 NPU, with the CPU behind it".as_ptr()];
+
+/// Numbers of the devices: one leaves to the CPU backend what is not the NPU's, the other, of a process that
+/// asks for it, takes whole graphs.
+const ACCELERATOR: usize = 0;
+const RPC: usize = 1;
 
 /// Tells this library's backends from others'.
-static GUID: [u8; 16] = *b"ork RK3588 NPU 1";
+static GUIDS: [[u8; 16]; 2] = [*b"ork RK3588 NPU 1", *b"ork RK3588 RPC 1"];
 
 /// The tables of a process.
-struct Tables {
-    plugin: Plugin,
+pub(crate) struct Tables {
+    pub(crate) plugin: Plugin,
     registration: Registration,
-    device: Device,
-    buffer_type: AnyBufferType,
+    devices: [Device; 2],
+    buffer_types: [AnyBufferType; 2],
 }
 
 /// Makes the tables for the process that `resolve` finds ggml's functions in. They stay for good, as ggml
@@ -54,13 +62,14 @@ pub unsafe fn start(
         get_name: Some(registration_name),
         get_device_count: Some(device_count),
         get_device: Some(device),
-        get_proc_address: None,
+        get_proc_address: Some(function_of),
     };
+    let device = || Device { interface: DEVICE, registration: null_mut(), context: null_mut() };
     let tables = Box::leak(Box::new(Tables {
         plugin: Plugin::new(host, settings),
         registration: Registration { api_version: api.number(), interface, context: null_mut() },
-        device: Device { interface: DEVICE, registration: null_mut(), context: null_mut() },
-        buffer_type: null_mut(),
+        devices: [device(), device()],
+        buffer_types: [null_mut(); 2],
     }));
     let context: *mut Tables = tables;
     let context = context.cast::<c_void>();
@@ -68,14 +77,16 @@ pub unsafe fn start(
     // is only read once `start` has returned.
     unsafe {
         let tables = context.cast::<Tables>();
-        let device = &raw mut (*tables).device;
         (*tables).registration.context = context;
-        (*device).context = context;
-        (*device).registration = &raw mut (*tables).registration;
-        (*tables).buffer_type = match api {
-            Api::V2 => buffer_type(INTERFACE_2, device, context),
-            Api::V3 => buffer_type(INTERFACE_3, device, context),
-        };
+        for number in [ACCELERATOR, RPC] {
+            let device = &raw mut (*tables).devices[number];
+            (*device).context = context;
+            (*device).registration = &raw mut (*tables).registration;
+            (*tables).buffer_types[number] = match api {
+                Api::V2 => buffer_type(INTERFACE_2, device, context),
+                Api::V3 => buffer_type(INTERFACE_3, device, context),
+            };
+        }
         Ok(&raw mut (*tables).registration)
     }
 }
@@ -195,6 +206,17 @@ unsafe fn of_device(device: *mut Device) -> &'static Tables {
     unsafe { tables((*device).context) }
 }
 
+/// A device's tables, and its number.
+///
+/// # Safety
+/// As [`tables`], for a device's table.
+unsafe fn numbered(device: *mut Device) -> (&'static Tables, usize) {
+    // SAFETY: by the contract.
+    let tables = unsafe { of_device(device) };
+    let is_rpc = std::ptr::eq(device, &raw const tables.devices[RPC]);
+    (tables, if is_rpc { RPC } else { ACCELERATOR })
+}
+
 /// What a buffer of this library's holds.
 ///
 /// # Safety
@@ -205,8 +227,8 @@ unsafe fn held<'a>(buffer: *mut Buffer) -> &'a Held {
 }
 
 /// Whose buffer a tensor is in.
-fn owner(tables: &Tables, tensor: &View<'_>) -> Owner {
-    match tensor.buffer().filter(|buffer| buffer.buffer_type == tables.buffer_type) {
+pub(crate) fn owner(tables: &Tables, tensor: &View<'_>) -> Owner {
+    match tensor.buffer().filter(|buffer| tables.buffer_types.contains(&buffer.buffer_type)) {
         None => Owner::Other,
         // ggml makes buffers without bytes on its own.
         Some(buffer) if buffer.context.is_null() => Owner::Nobody,
@@ -220,40 +242,83 @@ unsafe extern "C" fn registration_name(_: *mut Registration) -> *const c_char {
     NAME
 }
 
-unsafe extern "C" fn device_count(_: *mut Registration) -> usize {
-    1
+unsafe extern "C" fn device_count(registration: *mut Registration) -> usize {
+    // SAFETY: ggml gives back the table that it got.
+    let plugin = unsafe { &tables((*registration).context).plugin };
+    if !plugin.engine.settings.rpc {
+        return 1;
+    }
+    if plugin.host.cpu.is_none() {
+        plugin.say.line(Level::Warn, "ORK_RPC: this ggml cannot have a CPU backend behind another");
+        return 1;
+    }
+    2
+}
+
+unsafe extern "C" fn function_of(_: *mut Registration, name: *const c_char) -> *mut c_void {
+    // SAFETY: a name is a string.
+    if !name.is_null() && unsafe { CStr::from_ptr(name) } == c"ggml_backend_set_n_threads" {
+        return set_threads as *mut c_void;
+    }
+    null_mut()
+}
+
+/// The CPU's threads for what is not the NPU's.
+unsafe extern "C" fn set_threads(backend: *mut Backend, threads: c_int) {
+    // SAFETY: the backend is one of these tables', and ggml uses it here alone.
+    let computing = unsafe { &mut *(*backend).context.cast::<Computing>() };
+    computing.set_threads(threads);
 }
 
 unsafe extern "C" fn device(registration: *mut Registration, index: usize) -> *mut Device {
-    if index != 0 {
+    // SAFETY: ggml gives back the table that it got.
+    if index >= unsafe { device_count(registration) } {
         return null_mut();
     }
-    // SAFETY: ggml gives back the table that it got; the address alone is taken of what is behind.
-    unsafe { &raw mut (*(*registration).context.cast::<Tables>()).device }
+    // SAFETY: as above, and the number is checked; the address alone is taken of what is behind.
+    unsafe { &raw mut (*(*registration).context.cast::<Tables>()).devices[index] }
 }
 
-unsafe extern "C" fn device_name(_: *mut Device) -> *const c_char {
-    NAME
+unsafe extern "C" fn device_name(device: *mut Device) -> *const c_char {
+    // SAFETY: the device is of these tables.
+    NAMES[unsafe { numbered(device) }.1]
 }
 
-unsafe extern "C" fn device_description(_: *mut Device) -> *const c_char {
-    DESCRIPTION
+unsafe extern "C" fn device_description(device: *mut Device) -> *const c_char {
+    // SAFETY: the device is of these tables.
+    DESCRIPTIONS[unsafe { numbered(device) }.1]
 }
 
-unsafe extern "C" fn device_memory(_: *mut Device, free: *mut usize, total: *mut usize) {
-    // What an accelerator keeps beside the host's memory is not the host's to plan with.
-    // SAFETY: ggml wants both numbers written.
-    unsafe {
-        *free = 0;
-        *total = 0;
+/// Free bytes, and all.
+fn memory(tables: &Tables, device: usize) -> (usize, usize) {
+    match &tables.plugin.host.cpu {
+        // Another machine's layers go into this one's memory.
+        Some(cpu) if device == RPC => cpu.memory(),
+        // What an accelerator keeps beside the host's memory is not the host's to plan with.
+        _ => (0, 0),
     }
 }
 
-unsafe extern "C" fn device_type(_: *mut Device) -> c_int {
-    DEVICE_ACCELERATOR
+unsafe extern "C" fn device_memory(device: *mut Device, free: *mut usize, total: *mut usize) {
+    // SAFETY: the device is of these tables.
+    let (tables, number) = unsafe { numbered(device) };
+    // SAFETY: ggml wants both numbers written.
+    unsafe { (*free, *total) = memory(tables, number) };
 }
 
-unsafe extern "C" fn device_properties(_: *mut Device, properties: *mut Properties) {
+unsafe extern "C" fn device_type(device: *mut Device) -> c_int {
+    // SAFETY: the device is of these tables.
+    match unsafe { numbered(device) }.1 {
+        // As such, an RPC server takes it.
+        RPC => DEVICE_GPU,
+        _ => DEVICE_ACCELERATOR,
+    }
+}
+
+unsafe extern "C" fn device_properties(device: *mut Device, properties: *mut Properties) {
+    // SAFETY: the device is of these tables.
+    let (tables, number) = unsafe { numbered(device) };
+    let (memory_free, memory_total) = memory(tables, number);
     let capabilities = Capabilities {
         asynchronous: false,
         host_buffer: false,
@@ -264,11 +329,12 @@ unsafe extern "C" fn device_properties(_: *mut Device, properties: *mut Properti
     // SAFETY: ggml wants the properties written.
     unsafe {
         properties.write(Properties {
-            name: NAME,
-            description: DESCRIPTION,
-            memory_free: 0,
-            memory_total: 0,
-            kind: DEVICE_ACCELERATOR,
+            name: NAMES[number],
+            description: DESCRIPTIONS[number],
+            memory_free,
+            memory_total,
+            // SAFETY: the device is of these tables.
+            kind: device_type(device),
             device_id: null(),
             capabilities,
         });
@@ -277,13 +343,17 @@ unsafe extern "C" fn device_properties(_: *mut Device, properties: *mut Properti
 
 unsafe extern "C" fn init_backend(device: *mut Device, _: *const c_char) -> *mut Backend {
     // SAFETY: the device is of these tables.
-    let context = unsafe { (*device).context };
-    Box::into_raw(Box::new(Backend { guid: &GUID, interface: BACKEND, device, context }))
+    let (tables, number) = unsafe { numbered(device) };
+    let computing = Box::new(Computing::new(tables, number));
+    let context = Box::into_raw(computing).cast();
+    let guid = &GUIDS[number];
+    Box::into_raw(Box::new(Backend { guid, interface: BACKEND, device, context }))
 }
 
 unsafe extern "C" fn device_buffer_type(device: *mut Device) -> AnyBufferType {
     // SAFETY: the device is of these tables.
-    unsafe { of_device(device) }.buffer_type
+    let (tables, number) = unsafe { numbered(device) };
+    tables.buffer_types[number]
 }
 
 unsafe extern "C" fn buffer_from_host_ptr(
@@ -293,20 +363,25 @@ unsafe extern "C" fn buffer_from_host_ptr(
     _largest: usize,
 ) -> *mut Buffer {
     // SAFETY: the device is of these tables.
-    let tables = unsafe { of_device(device) };
+    let (tables, number) = unsafe { numbered(device) };
     guarded(Some(&tables.plugin), null_mut(), || {
         // SAFETY: the host keeps its memory as long as the buffer, and computes from it only.
         let Some(memory) = (unsafe { HostMemory::foreign(start, size) }) else { return null_mut() };
-        new_buffer(tables, behind(&tables.plugin, memory, size), size)
+        let held = behind(&tables.plugin, memory, size);
+        new_buffer(tables, tables.buffer_types[number], held, size)
     })
 }
 
 /// ggml's object for what is held; null if there is none.
-fn new_buffer(tables: &'static Tables, held: Held, size: usize) -> *mut Buffer {
+fn new_buffer(
+    tables: &'static Tables,
+    buffer_type: AnyBufferType,
+    held: Held,
+    size: usize,
+) -> *mut Buffer {
     let context = Box::into_raw(Box::new(held)).cast::<c_void>();
     // SAFETY: the type is this library's, and the callbacks of `BUFFER` take a `Held`.
-    let buffer =
-        unsafe { tables.plugin.host.new_buffer(tables.buffer_type, BUFFER, context, size) };
+    let buffer = unsafe { tables.plugin.host.new_buffer(buffer_type, BUFFER, context, size) };
     if buffer.is_null() {
         // SAFETY: nobody got it.
         drop(unsafe { Box::from_raw(context.cast::<Held>()) });
@@ -316,12 +391,18 @@ fn new_buffer(tables: &'static Tables, held: Held, size: usize) -> *mut Buffer {
 
 unsafe extern "C" fn supports_op(device: *mut Device, op: *const Tensor) -> bool {
     // SAFETY: the device is of these tables.
-    let tables = unsafe { of_device(device) };
+    let (tables, number) = unsafe { numbered(device) };
     guarded(Some(&tables.plugin), false, || {
         // SAFETY: the tensor is ggml's, and stays as it is during the call.
         let Some(node) = (unsafe { View::new(op) }) else { return false };
-        let answer = graph::takes(&tables.plugin, &node, |tensor| owner(tables, tensor));
-        answer.map_err(|why| tables.plugin.tally.left(why)).is_ok()
+        match (&tables.plugin.host.cpu, number) {
+            // SAFETY: as above.
+            (Some(cpu), RPC) => unsafe { cpu.supports(op) },
+            _ => {
+                let answer = graph::takes(&tables.plugin, &node, |tensor| owner(tables, tensor));
+                answer.map_err(|why| tables.plugin.tally.left(why)).is_ok()
+            }
+        }
     })
 }
 
@@ -329,7 +410,7 @@ unsafe extern "C" fn supports_buffer_type(device: *mut Device, other: AnyBufferT
     // SAFETY: the device is of these tables.
     let tables = unsafe { of_device(device) };
     // SAFETY: ggml asks about one of its types.
-    other == tables.buffer_type || unsafe { tables.plugin.host.is_host(other) }
+    tables.buffer_types.contains(&other) || unsafe { tables.plugin.host.is_host(other) }
 }
 
 unsafe extern "C" fn buffer_type_name(_: AnyBufferType) -> *const c_char {
@@ -341,7 +422,7 @@ unsafe extern "C" fn alloc<I>(buffer_type: AnyBufferType, size: usize) -> *mut B
     // SAFETY: ggml gives back the table that it got, which is of this version.
     let tables = unsafe { tables((*buffer_type.cast::<BufferType<I>>()).context) };
     guarded(Some(&tables.plugin), null_mut(), || match HostMemory::new(size) {
-        Some(memory) => new_buffer(tables, Held::loose(&tables.plugin, memory), size),
+        Some(memory) => new_buffer(tables, buffer_type, Held::loose(&tables.plugin, memory), size),
         None => {
             let line = format!("there is no memory for a buffer of {size} bytes");
             tables.plugin.say.line(Level::Error, &line);
@@ -362,7 +443,13 @@ unsafe extern "C" fn free_buffer(buffer: *mut Buffer) {
     // SAFETY: ggml frees a buffer once; its context was made by `new_buffer`.
     let held = unsafe { Box::from_raw((*buffer).context.cast::<Held>()) };
     let plugin = held.plugin;
-    guarded(Some(plugin), (), || drop(held));
+    guarded(Some(plugin), (), || {
+        // An RPC server frees no backends: its clients come and go with their weights.
+        if plugin.engine.settings.rpc && held.is_multiplied_with() {
+            plugin.summary();
+        }
+        drop(held);
+    });
 }
 
 unsafe extern "C" fn buffer_base(buffer: *mut Buffer) -> *mut c_void {
@@ -454,33 +541,39 @@ unsafe extern "C" fn clear_buffer(buffer: *mut Buffer, value: u8) {
     }
 }
 
-unsafe extern "C" fn backend_name(_: *mut Backend) -> *const c_char {
-    NAME
+unsafe extern "C" fn backend_name(backend: *mut Backend) -> *const c_char {
+    // SAFETY: the backend is one of these tables'.
+    NAMES[unsafe { (*(*backend).context.cast::<Computing>()).device }]
 }
 
 unsafe extern "C" fn free_backend(backend: *mut Backend) {
-    // SAFETY: ggml frees a backend once; it was made by `init_backend`.
-    let backend = unsafe { Box::from_raw(backend) };
-    // SAFETY: its context is that of the tables.
-    let tables = unsafe { tables(backend.context) };
-    guarded(Some(&tables.plugin), (), || tables.plugin.summary());
+    // SAFETY: ggml frees a backend once; both were made by `init_backend`.
+    let computing = unsafe {
+        let backend = Box::from_raw(backend);
+        Box::from_raw(backend.context.cast::<Computing>())
+    };
+    let plugin = &computing.tables.plugin;
+    guarded(Some(plugin), (), || {
+        plugin.summary();
+        drop(computing);
+    });
 }
 
 unsafe extern "C" fn graph_compute(backend: *mut Backend, graph: *mut c_void) -> Status {
-    // SAFETY: the backend is one of these tables'.
-    let tables = unsafe { tables((*backend).context) };
+    // SAFETY: the backend is one of these tables', and ggml computes with it here alone.
+    let computing = unsafe { &mut *(*backend).context.cast::<Computing>() };
+    let tables = computing.tables;
     guarded(Some(&tables.plugin), FAILED, || {
         // SAFETY: the graph is ggml's and stays as it is during the call.
         let tensors = unsafe { tables.plugin.host.nodes(graph) };
         // SAFETY: while a graph is computed its memory is there, nobody writes operands, and results
         // are the computing backend's.
         let nodes = tensors.filter_map(|tensor: NonNull<Tensor>| unsafe { Node::new(tensor) });
-        match graph::compute(&tables.plugin, nodes, |tensor| owner(tables, tensor)) {
-            Ok(()) => SUCCESS,
-            Err(error) => {
-                let line = crate::engine::chain(&error);
-                tables.plugin.say.line(Level::Error, &format!("cannot compute: {line}"));
-                FAILED
+        // SAFETY: they are all nodes of the graph, in its order.
+        unsafe {
+            match computing.device {
+                RPC => computing.whole(nodes),
+                _ => computing.products(nodes),
             }
         }
     })

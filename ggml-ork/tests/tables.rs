@@ -2,6 +2,7 @@
 
 mod host;
 
+use std::ffi::c_int;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -385,6 +386,83 @@ fn any_product_is_taken_for_tests_of_ggmls() {
     let mut node = product(MUL_MAT, &mut [&mut weight, &mut rows], ne, &mut out);
     assert!(!host.supports(&node));
     assert_eq!(host.compute(vec![&mut node]), -1);
+}
+
+/// A sum of two inputs, and the product of the sum with `blk.0.attn_q`, as one graph with weights that a
+/// buffer without a usage holds, called `name` there; the results of the product.
+fn sum_and_product(host: &Host, file: &Tensors, bytes: &[u8], name: &str) -> (c_int, Vec<f32>) {
+    let start = file.header().data_start() as usize;
+    let buffer = host.alloc(bytes.len() - start);
+    let entry = file.get("blk.0.attn_q.weight").unwrap();
+    let mut q = weight(file, &entry.name, &buffer, start);
+    q.name = [0; 64];
+    q.name.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from as _);
+    buffer.set(&mut q, &bytes[entry.range().start as usize..entry.range().end as usize]);
+    let ne = [256, ROWS as i64, 1, 1];
+    let [mut a, mut b] = [1, 2].map(|seed| noise(ROWS * 256, seed));
+    let [mut a, mut b] = [&mut a, &mut b].map(|values| numbers(ne, values));
+    let (mut input, mut out) = (vec![f32::NAN; ROWS * 256], vec![f32::NAN; ROWS * 256]);
+    let mut sum = product(ADD, &mut [&mut a, &mut b], ne, &mut input);
+    let mut idle = numbers(ne, &mut out);
+    let mut node = product(MUL_MAT, &mut [&mut q, &mut sum], ne, &mut out);
+    let status = host.compute(vec![&mut sum, &mut idle, &mut node]);
+    (status, out)
+}
+
+#[test]
+fn a_whole_graph_is_computed_with_a_cpu_backend_behind_the_npu() {
+    let file = model(Shape::tiny());
+    let (tensors, bytes) =
+        (Tensors::open(file.path()).unwrap(), std::fs::read(file.path()).unwrap());
+    let asked = [("ORK_RPC", "1")];
+    assert!(Host::new(Kind::WithCpu, &[]).unwrap().rpc.is_null(), "nobody asked");
+    assert!(Host::new(Kind::V3, &asked).unwrap().rpc.is_null(), "no CPU backend to have behind it");
+    assert!(log().concat().contains("ORK_RPC"));
+    let host = Host::new(Kind::WithCpu, &asked).unwrap();
+    assert_eq!(host.kind_and_memory(), (3, 0));
+    let host = host.whole();
+    // As a GPU it is what an RPC server offers.
+    assert_eq!(host.kind_and_memory(), (1, 2 << 30));
+    let (mut a, mut out) = (noise(64, 1), vec![0.0; 64]);
+    let mut a = numbers([64, 1, 1, 1], &mut a);
+    assert!(host.supports(&product(ADD, &mut [&mut a], [64, 1, 1, 1], &mut out)));
+    assert!(!host.supports(&product(ROPE, &mut [&mut a], [64, 1, 1, 1], &mut out)));
+
+    let (status, out) = sum_and_product(&host, &tensors, &bytes, "blk.0.attn_q.weight");
+    assert_eq!((status, on_cpu()), (0, vec![ADD]), "{:?}", log());
+    let (a, b) = (noise(ROWS * 256, 1), noise(ROWS * 256, 2));
+    let sum: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a + b).collect();
+    assert_close(&out, &exact(&tensors, "blk.0.attn_q.weight", 0, &sum));
+    assert!(log().concat().contains("1 products of 40 rows"));
+    // What is not called a weight may change without a word.
+    let (status, out) = sum_and_product(&host, &tensors, &bytes, "cache_k_l0");
+    assert_eq!((status, on_cpu()), (0, vec![ADD, MUL_MAT]));
+    assert!(out.iter().all(|value| *value == 1.0));
+    // Without an NPU all is the CPU's.
+    let host = Host::new(Kind::WithCpu, &[("ORK_DEVICE", "/no/such/node"), asked[0]]).unwrap();
+    let (status, _) = sum_and_product(&host.whole(), &tensors, &bytes, "blk.0.attn_q.weight");
+    assert_eq!((status, on_cpu()), (0, vec![ADD, MUL_MAT]));
+}
+
+#[test]
+fn what_the_npu_has_no_place_for_is_computed_by_the_cpu_and_said_once() {
+    let file = model(Shape::tiny());
+    let host = Host::new(Kind::WithCpu, &[]).unwrap();
+    let (tensors, map) = (Tensors::open(file.path()).unwrap(), map(file.path()));
+    let start = tensors.header().data_start() as usize;
+    let buffer = host.wrap(&map[start..]).usage(1);
+    let mut q = weight(&tensors, "blk.0.attn_q.weight", &buffer, start);
+    let (mut input, mut out) = (noise(ROWS * 256, 1), vec![0.0; ROWS * 256]);
+    let ne = [256, ROWS as i64, 1, 1];
+    let mut rows = numbers(ne, &mut input);
+    let mut node = product(MUL_MAT, &mut [&mut q, &mut rows], ne, &mut out);
+    // The file gets shorter under its reader, before a weight was read.
+    file.as_file().set_len(start as u64).unwrap();
+    let statuses = [0, 1].map(|_| host.compute(vec![&mut node]));
+    assert_eq!((statuses, on_cpu()), ([0, 0], vec![MUL_MAT; 2]));
+    let lines = log();
+    let said = lines.iter().filter(|line| line.contains("is left to the CPU")).count();
+    assert_eq!(said, 1, "{lines:?}");
 }
 
 #[test]

@@ -17,6 +17,8 @@ pub(crate) const F32: c_int = 0;
 pub(crate) const F16: c_int = 1;
 pub(crate) const I32: c_int = 26;
 pub(crate) const NONE: c_int = 0;
+pub(crate) const ADD: c_int = 1;
+pub(crate) const ROPE: c_int = 9;
 pub(crate) const MUL_MAT: c_int = 7;
 pub(crate) const MUL_MAT_ID: c_int = 8;
 const OPS: [&CStr; 14] = [
@@ -37,12 +39,85 @@ const OPS: [&CStr; 14] = [
 ];
 
 thread_local! {
+    /// Operations that the CPU backend behind the library has computed.
+    static ON_CPU: RefCell<Vec<c_int>> = const { RefCell::new(Vec::new()) };
     static LOG: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Lines that this thread's calls have logged.
 pub(crate) fn log() -> Vec<String> {
     LOG.with(|log| log.take())
+}
+
+/// Operations that the CPU backend behind the library has computed since the last call.
+pub(crate) fn on_cpu() -> Vec<c_int> {
+    ON_CPU.with(|ops| ops.take())
+}
+
+/// A CPU backend: it adds, and writes ones for every other operation.
+mod cpu {
+    use super::*;
+
+    pub(super) extern "C" fn device(_: c_int) -> *mut c_void {
+        NonNull::dangling().as_ptr()
+    }
+
+    pub(super) extern "C" fn memory(_: *mut c_void, free: *mut usize, total: *mut usize) {
+        unsafe { (*free, *total) = (1 << 30, 2 << 30) };
+    }
+
+    pub(super) extern "C" fn supports(_: *mut c_void, op: *const Tensor) -> bool {
+        unsafe { (*op).op != ROPE }
+    }
+
+    pub(super) extern "C" fn function_of(_: *mut c_void, _: *const c_char) -> *mut c_void {
+        null_mut()
+    }
+
+    pub(super) extern "C" fn init(_: *mut c_void, _: *const c_char) -> *mut c_void {
+        NonNull::dangling().as_ptr()
+    }
+
+    pub(super) extern "C" fn free(_: *mut c_void) {}
+
+    pub(super) extern "C" fn compute(_: *mut c_void, graph: *mut c_void) -> c_int {
+        let graph: &Vec<*mut Tensor> = unsafe { &*graph.cast() };
+        for node in graph.iter().map(|node| unsafe { &**node }) {
+            ON_CPU.with(|ops| ops.borrow_mut().push(node.op));
+            let count = node.ne.iter().product::<i64>() as usize;
+            for i in 0..count {
+                let of = |tensor: &Tensor| unsafe { *tensor.data.cast::<f32>().add(i) };
+                let sum = || node.src[..2].iter().map(|src| of(unsafe { &**src })).sum();
+                let value = if node.op == ADD { sum() } else { 1.0 };
+                unsafe { *node.data.cast::<f32>().add(i) = value };
+            }
+        }
+        0
+    }
+
+    #[repr(C)]
+    pub(super) struct Parameters([usize; 3]);
+
+    /// A context is the one graph that will be in it.
+    pub(super) extern "C" fn context(_: Parameters) -> *mut c_void {
+        Box::into_raw(Box::new(Vec::<*mut Tensor>::new())).cast()
+    }
+
+    pub(super) extern "C" fn free_context(context: *mut c_void) {
+        drop(unsafe { Box::from_raw(context.cast::<Vec<*mut Tensor>>()) });
+    }
+
+    pub(super) extern "C" fn graph_bytes(nodes: usize, _: bool) -> usize {
+        nodes
+    }
+
+    pub(super) extern "C" fn new_graph(context: *mut c_void, _: usize, _: bool) -> *mut c_void {
+        context
+    }
+
+    pub(super) extern "C" fn add_node(graph: *mut c_void, node: *mut Tensor) {
+        unsafe { (*graph.cast::<Vec<*mut Tensor>>()).push(node) };
+    }
 }
 
 extern "C" fn overhead() -> usize {
@@ -100,6 +175,8 @@ pub(crate) enum Kind {
     V2,
     V3,
     V4,
+    /// Of version 3, with a CPU backend.
+    WithCpu,
     Static,
     OtherTensors,
 }
@@ -107,6 +184,8 @@ pub(crate) enum Kind {
 /// A host that has loaded the library.
 pub(crate) struct Host {
     pub(crate) device: *mut Device,
+    /// Null for a process that did not ask for it.
+    pub(crate) rpc: *mut Device,
     pub(crate) kind: Kind,
 }
 
@@ -134,6 +213,20 @@ impl Host {
                 "ggml_backend_buft_alloc_buffer_n" if kind != Kind::V2 => nothing as *const (),
                 "ggml_backend_reg_count" if kind == Kind::V4 => one as *const (),
                 "ggml_backend_reg_get" if kind == Kind::V4 => registration_of_4 as *const (),
+                _ if kind != Kind::WithCpu => return None,
+                "ggml_backend_dev_by_type" => cpu::device as *const (),
+                "ggml_backend_dev_memory" => cpu::memory as *const (),
+                "ggml_backend_dev_supports_op" => cpu::supports as *const (),
+                "ggml_backend_dev_backend_reg" => cpu::device as *const (),
+                "ggml_backend_reg_get_proc_address" => cpu::function_of as *const (),
+                "ggml_backend_dev_init" => cpu::init as *const (),
+                "ggml_backend_free" => cpu::free as *const (),
+                "ggml_backend_graph_compute" => cpu::compute as *const (),
+                "ggml_init" => cpu::context as *const (),
+                "ggml_free" => cpu::free_context as *const (),
+                "ggml_graph_overhead_custom" => cpu::graph_bytes as *const (),
+                "ggml_new_graph_custom" => cpu::new_graph as *const (),
+                "ggml_graph_add_node" => cpu::add_node as *const (),
                 _ => return None,
             };
             NonNull::new(address.cast_mut().cast())
@@ -143,9 +236,20 @@ impl Host {
         let (version, get) =
             unsafe { ((*registration).api_version, (*registration).interface.get_device.unwrap()) };
         assert_eq!(version, if kind == Kind::V2 { 2 } else { 3 });
-        let device = unsafe { get(registration, 0) };
-        assert!(unsafe { get(registration, 1) }.is_null());
-        Ok(Host { device, kind })
+        let [device, rpc] = [0, 1].map(|number| unsafe { get(registration, number) });
+        Ok(Host { device, rpc, kind })
+    }
+
+    /// The same host, using the device for whole graphs.
+    pub(crate) fn whole(&self) -> Host {
+        Host { device: NonNull::new(self.rpc).expect("a second device").as_ptr(), ..*self }
+    }
+
+    /// Number of the device's kind, and the bytes of its memory.
+    pub(crate) fn kind_and_memory(&self) -> (c_int, usize) {
+        let (mut free, mut total) = (0, 0);
+        unsafe { self.interface().get_memory.unwrap()(self.device, &mut free, &mut total) };
+        (unsafe { self.interface().get_type.unwrap()(self.device) }, total)
     }
 
     fn interface(&self) -> &ggml_ork::ggml::DeviceInterface {
