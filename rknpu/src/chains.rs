@@ -51,13 +51,16 @@ impl Chains {
     }
 
     /// How many of `weights`, from the first on, one chain may hold.
-    pub(crate) fn run(&self, weights: &[WeightRef<'_>]) -> usize {
-        let Some(first) = weights.first() else { return 0 };
+    pub(crate) fn run<'a, W>(&self, weights: impl Fn() -> W) -> usize
+    where
+        W: Iterator<Item = &'a WeightRef<'a>>,
+    {
+        let Some(first) = weights().next() else { return 0 };
         let whole = |weight: &WeightRef<'_>| self.n_slices || weight.layout().n() <= N_SLICE;
         let near = |weight: &WeightRef<'_>| self.buffers || weight.shares_buffer(first);
         let most = self.weights.max(1) as usize;
         let fits = |weight: &&WeightRef<'_>| whole(first) && whole(weight) && near(weight);
-        weights.iter().take(most).take_while(fits).count().max(1)
+        weights().take(most).take_while(fits).count().max(1)
     }
 }
 
@@ -125,7 +128,7 @@ mod tests {
             (Chains { n_slices: true, ..seen }, &[a, d, b], 3),
             (Chains::NONE, &[a, b], 1),
         ] {
-            assert_eq!(rules.run(weights), want, "{rules:?} {weights:?}");
+            assert_eq!(rules.run(|| weights.iter()), want, "{rules:?} {weights:?}");
         }
     }
 }

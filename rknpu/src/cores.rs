@@ -213,8 +213,6 @@ impl Cores {
     /// # Errors
     /// [`Error::CoreLost`] when every core of the pool is.
     pub(crate) fn take(&self, want: usize) -> Result<Taken<'_>> {
-        // More would wait for each other in a space that one core works in at a time.
-        let most = self.0.device.capabilities().spaces.cores as usize;
         let mut free = self.0.free();
         while free.hand.iter().all(Option::is_none) {
             if free.lost == self.0.count {
@@ -223,8 +221,7 @@ impl Cores {
             free = self.0.returned.wait(free).unwrap_or_else(PoisonError::into_inner);
         }
         let mut cores = Hand::default();
-        let taken =
-            free.hand.iter_mut().filter(|core| core.is_some()).take(want.clamp(1, most.max(1)));
+        let taken = free.hand.iter_mut().filter(|core| core.is_some()).take(want.max(1));
         let mut count = 0;
         for (place, core) in cores.iter_mut().zip(taken) {
             *place = core.take();

@@ -413,6 +413,11 @@ impl Device {
         self.0.chains.of(precision)
     }
 
+    /// Cores that work in a domain at a time: more would wait for each other.
+    pub(crate) fn cores_in_a_domain(&self) -> usize {
+        self.capabilities().spaces.cores.max(1) as usize
+    }
+
     pub(crate) fn timeout_ms(&self) -> u32 {
         self.0.timeout_ms
     }

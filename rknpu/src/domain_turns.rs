@@ -117,6 +117,11 @@ impl DomainTurns {
         !self.exclusive || self.is_free() || self.current == Some(domain)
     }
 
+    /// Whether only one domain is at work at a time.
+    pub fn is_exclusive(&self) -> bool {
+        self.exclusive
+    }
+
     /// The domain that was entered last.
     pub(crate) fn current(&self) -> Option<u32> {
         self.current

@@ -88,7 +88,7 @@ impl State {
 
     /// Somebody has come in by the rule, who was in domain `before`.
     fn entered(&mut self, want: Want, inside: Inside, visit: bool, before: u32) -> Entry {
-        let switched = before != want.domain;
+        let switched = self.rule.is_exclusive() && before != want.domain;
         self.switches += u64::from(switched);
         self.inside.push((inside, visit));
         let reset = want.mode.is_some() && want.mode != self.mode;
@@ -186,7 +186,7 @@ impl Turns {
         let before = state.domain();
         if state.is_open_for(None) && state.rule.call(domain) {
             // No job follows in this domain without an entry of its own.
-            state.switches += u64::from(before != domain);
+            state.switches += u64::from(state.rule.is_exclusive() && before != domain);
             state.inside.push((inside, false));
             Some(to_free)
         } else {

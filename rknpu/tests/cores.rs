@@ -17,7 +17,7 @@ fn matmul(device: &Device) -> Matmul {
 /// Multiplies on as many cores as are free.
 fn multiply(matmul: &mut Matmul) -> rknpu::Result<rknpu::matmul::JobStats> {
     let layout = Layout::new(1024, 4096, Precision::Int8).unwrap();
-    let weight = matmul.domain().alloc(layout.bytes() as usize)?.to_device()?;
+    let weight = matmul.domains()[0].alloc(layout.bytes() as usize)?.to_device()?;
     let weight = WeightRef::new(&weight, 0, layout)?;
     matmul.run(&weight, &[1; 32 * 1024], &mut vec![0; 32 * 4096])
 }

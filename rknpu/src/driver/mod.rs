@@ -75,6 +75,7 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use rknpu_sys::regs::CORES;
 use rustix::io::Errno;
 
 use crate::capabilities::Capabilities;
@@ -144,6 +145,24 @@ pub struct Spaces {
     pub cores: u32,
     /// The one that takes memory of other drivers, if any does.
     pub import: Option<u32>,
+}
+
+impl Spaces {
+    /// How many spaces work side by side on one product when all cores work: each core needs one of its own
+    /// where only one works in a space at a time, and none excludes another.
+    ///
+    /// ```
+    /// use rknpu::Device;
+    /// use rknpu::sim::config::{Config, Driver, Form};
+    ///
+    /// assert_eq!(Device::simulated(Config::default())?.capabilities().spaces.lanes(), 1);
+    /// let mainline = Config { driver: Driver::Rocket(Form::Later), ..Config::default() };
+    /// assert_eq!(Device::simulated(mainline)?.capabilities().spaces.lanes(), 3);
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
+    pub fn lanes(&self) -> usize {
+        if self.exclusive { 1 } else { (CORES / self.cores.max(1) as usize).max(1) }
+    }
 }
 
 /// A call that the driver did not do.

@@ -47,23 +47,33 @@ pub struct Activations<E: Element> {
 
 struct Pool {
     capacity: Capacity,
-    domain: Domain,
-    /// Absent while it is leased. Boxed once, so that handing it on moves a pointer.
-    memory: Mutex<Option<Box<Allocation>>>,
+    /// One or several side by side, each with the same rows.
+    domains: Vec<Domain>,
+    /// In each domain; absent while it is leased.
+    memory: Mutex<Option<Box<[Allocation]>>>,
 }
 
 impl Pool {
-    fn memory(&self) -> MutexGuard<'_, Option<Box<Allocation>>> {
+    fn check(&self) -> Result<()> {
+        self.domains.iter().try_for_each(|domain| domain.device().check())
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Option<Box<[Allocation]>>> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<E: Element> Activations<E> {
-    pub(super) fn new(domain: &Domain, capacity: Capacity) -> Result<Activations<E>> {
-        let memory = Allocation::create(domain, &Request::new(capacity.input))?;
-        memory.sync_for_device(0..0)?;
-        let (domain, memory) = (domain.clone(), Mutex::new(Some(Box::new(memory))));
-        Ok(Activations { pool: Arc::new(Pool { capacity, domain, memory }), element: PhantomData })
+    pub(super) fn new(domains: &[Domain], capacity: Capacity) -> Result<Activations<E>> {
+        let in_domain = |domain| {
+            let memory = Allocation::create(domain, &Request::new(capacity.input))?;
+            memory.sync_for_device(0..0)?;
+            Ok(memory)
+        };
+        let memory = domains.iter().map(in_domain).collect::<Result<Box<[_]>>>()?;
+        let (domains, memory) = (domains.to_vec(), Mutex::new(Some(memory)));
+        let pool = Arc::new(Pool { capacity, domains, memory });
+        Ok(Activations { pool, element: PhantomData })
     }
 
     /// Takes the memory as `m` rows of `k` inputs, for the CPU to write. They hold what was last
@@ -92,7 +102,7 @@ impl<E: Element> Activations<E> {
             let limit = self.pool.capacity.input * 8 / u64::from(E::PRECISION.bits());
             return Err(Error::Shape { what, value, limit });
         }
-        self.pool.domain.device().check()?;
+        self.pool.check()?;
         let memory = self.pool.memory().take().ok_or(Error::ActivationsLeased)?;
         Ok(Rows::new(memory, Arc::clone(&self.pool), m, k))
     }
@@ -123,9 +133,10 @@ impl<E: Element> Clone for Activations<E> {
 
 impl<E: Element> fmt::Debug for Activations<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Pool { capacity, domain, .. } = &*self.pool;
+        let Pool { capacity, domains, .. } = &*self.pool;
         let state = if self.pool.memory().is_some() { "free" } else { "leased" };
-        write!(f, "Activations({} bytes in domain {}, {state})", capacity.input, domain.index())
+        let domains: Vec<u32> = domains.iter().map(Domain::index).collect();
+        write!(f, "Activations({} bytes in {domains:?}, {state})", capacity.input)
     }
 }
 
@@ -178,7 +189,7 @@ impl<E: Element> fmt::Debug for Activations<E> {
 #[must_use = "dropping rows gives them back"]
 pub struct Rows<E: Element, S: State = Host> {
     /// Absent only while they are dropped or change their state.
-    memory: Option<Box<Allocation>>,
+    memory: Option<Box<[Allocation]>>,
     pool: Arc<Pool>,
     m: usize,
     k: u32,
@@ -186,7 +197,7 @@ pub struct Rows<E: Element, S: State = Host> {
 }
 
 impl<E: Element, S: State> Rows<E, S> {
-    fn new(memory: Box<Allocation>, pool: Arc<Pool>, m: usize, k: u32) -> Rows<E, S> {
+    fn new(memory: Box<[Allocation]>, pool: Arc<Pool>, m: usize, k: u32) -> Rows<E, S> {
         Rows { memory: Some(memory), pool, m, k, kind: PhantomData }
     }
 
@@ -217,14 +228,18 @@ impl<E: Element, S: State> Rows<E, S> {
         self.m as u64 * u64::from(limits::row_bytes(E::PRECISION, self.k))
     }
 
-    /// Where the NPU reads them.
-    pub(super) fn iova(&self) -> u64 {
-        self.memory.as_ref().map_or(0, |memory| memory.iova())
+    /// Where the NPU reads them in the matmul's domain number `lane`.
+    pub(super) fn iova(&self, lane: usize) -> u64 {
+        self.memory(lane).map_or(0, Allocation::iova)
     }
 
-    /// The object that they lie in.
-    pub(super) fn object(&self) -> Option<&Arc<Object>> {
-        self.memory.as_ref().and_then(|memory| memory.object())
+    /// The object that they lie in there.
+    pub(super) fn object(&self, lane: usize) -> Option<&Arc<Object>> {
+        self.memory(lane).and_then(Allocation::object)
+    }
+
+    fn memory(&self, lane: usize) -> Option<&Allocation> {
+        self.memory.as_ref()?.get(lane)
     }
 }
 
@@ -301,7 +316,9 @@ impl<E: Element> Rows<E, Host> {
             let limit = m.saturating_sub(1) as u64;
             return Err(Error::Shape { what: "row", value: row as u64, limit });
         }
-        let mut rest = self.memory.as_mut().map(|memory| memory.bytes_mut()).unwrap_or_default();
+        // The others get theirs when they are handed over.
+        let first = self.memory.as_mut().and_then(|memory| memory.first_mut());
+        let mut rest = first.map(Allocation::bytes_mut).unwrap_or_default();
         let mut at = 0;
         Ok(k_ranges(E::PRECISION, k).map_while(move |range| {
             let place = run(E::PRECISION, m, row, &range);
@@ -312,7 +329,8 @@ impl<E: Element> Rows<E, Host> {
         }))
     }
 
-    /// Hands them to the NPU: cleans the CPU's caches over all rows.
+    /// Hands them to the NPU: cleans the CPU's caches over all rows, which the matmul's other domains get
+    /// copies of.
     ///
     /// ```
     /// # use rknpu::Error;
@@ -326,12 +344,27 @@ impl<E: Element> Rows<E, Host> {
     ///
     /// # Errors
     /// The rows back and the reason, as [`Buffer::to_device`](crate::Buffer::to_device).
-    pub fn to_device(self) -> Result<Rows<E, OnDevice>, Rejected<Rows<E, Host>>> {
-        let bytes = self.bytes();
-        match self.memory.as_ref().map_or(Ok(()), |memory| memory.sync_for_device(0..bytes)) {
+    pub fn to_device(mut self) -> Result<Rows<E, OnDevice>, Rejected<Rows<E, Host>>> {
+        match self.show() {
             Ok(()) => Ok(self.into_state()),
             Err(error) => Err(Rejected { kept: self, error }),
         }
+    }
+
+    /// Copies the rows to the other domains, and shows the NPU all of them.
+    fn show(&mut self) -> Result<()> {
+        let bytes = self.bytes();
+        let Some((first, others)) = self.memory.as_mut().and_then(|all| all.split_first_mut())
+        else {
+            return Ok(());
+        };
+        for other in &mut *others {
+            let rows = first.bytes().get(..bytes as usize).unwrap_or_default();
+            let place = other.bytes_mut().get_mut(..rows.len()).unwrap_or_default();
+            place.iter_mut().zip(rows).for_each(|(to, byte)| *to = *byte);
+            other.sync_for_device(0..bytes)?;
+        }
+        first.sync_for_device(0..bytes)
     }
 }
 
@@ -355,7 +388,7 @@ impl<E: Element> Rows<E, OnDevice> {
     /// # Errors
     /// The rows back and [`Error::Wedged`]: a job that has not been proven ended may still use them.
     pub fn reclaim(self) -> Result<Rows<E, Host>, Rejected<Rows<E, OnDevice>>> {
-        match self.pool.domain.device().check() {
+        match self.pool.check() {
             Ok(()) => Ok(self.into_state()),
             Err(error) => Err(Rejected { kept: self, error }),
         }
@@ -372,7 +405,8 @@ impl<E: Element, S: State> Drop for Rows<E, S> {
 
 impl<E: Element, S: State> fmt::Debug for Rows<E, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (m, k, domain) = (self.m, self.k, self.pool.domain.index());
-        write!(f, "Rows<{:?}, {}>({m} of {k} in domain {domain})", E::PRECISION, S::NAME)
+        let (m, k) = (self.m, self.k);
+        let domains: Vec<u32> = self.pool.domains.iter().map(Domain::index).collect();
+        write!(f, "Rows<{:?}, {}>({m} of {k} in {domains:?})", E::PRECISION, S::NAME)
     }
 }

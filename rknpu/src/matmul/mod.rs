@@ -8,6 +8,7 @@ mod product;
 mod scratch;
 
 use std::fmt;
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -96,6 +97,11 @@ impl<'a> WeightRef<'a> {
         Ok(WeightRef { domain, object, iova: buffer.iova() + offset, layout })
     }
 
+    /// Whether it lies in this domain.
+    pub(crate) fn is_in(&self, domain: &Domain) -> bool {
+        self.domain.is(domain)
+    }
+
     /// Whether both lie in one buffer.
     pub(crate) fn shares_buffer(&self, other: &WeightRef<'_>) -> bool {
         match (self.object, other.object) {
@@ -150,8 +156,9 @@ pub struct MatmulLimits {
 }
 
 impl MatmulLimits {
-    /// Bytes of its domain's window that a [`Matmul`] of these limits maps for register commands,
-    /// tasks, activations and results: what a budget has to leave beside the weights.
+    /// Bytes that a [`Matmul`] of these limits maps in each of its domains for register commands, tasks,
+    /// activations and results: what a budget has to leave beside the weights. `cores` of the NPU work in a
+    /// domain at a time ([`Spaces::cores`](crate::driver::Spaces::cores)).
     ///
     /// ```
     /// use rknpu::{Device, Matmul, MatmulLimits, Precision};
@@ -160,14 +167,15 @@ impl MatmulLimits {
     /// let domain = device.domain(0)?;
     /// let limits = MatmulLimits { rows: 256, k: 4096, n: 4096 };
     /// let matmul = Matmul::int8(&domain, &device.cores()?, limits)?;
-    /// assert_eq!(domain.stats().used, limits.scratch_bytes(Precision::Int8)?);
+    /// let cores = device.capabilities().spaces.cores;
+    /// assert_eq!(domain.stats().used, limits.scratch_bytes(Precision::Int8, cores)?);
     /// # Ok::<(), rknpu::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::Layout`] and [`Error::Shape`] for impossible limits.
-    pub fn scratch_bytes(&self, precision: Precision) -> Result<u64> {
-        Ok(Capacity::new(precision, *self)?.mapped())
+    pub fn scratch_bytes(&self, precision: Precision, cores: u32) -> Result<u64> {
+        Ok(Capacity::new(precision, *self, cores as usize)?.mapped())
     }
 }
 
@@ -209,7 +217,8 @@ impl JobStats {
 /// Multiplies activations with weights on the NPU: `out[m][n] = Σ activations[m][k] · weight[k][n]`.
 ///
 /// Made once for a domain and the largest shapes, then used for every weight in that domain; a run
-/// allocates nothing. Results are exact for int8 and int4, where sums within a K slice stay in the
+/// allocates nothing. Where only one core works in a domain, [`Matmul::side_by_side`] takes several.
+/// Results are exact for int8 and int4, where sums within a K slice stay in the
 /// hardware's range, and the same whatever the number of cores.
 ///
 /// ```
@@ -233,11 +242,13 @@ impl JobStats {
 /// # Ok::<(), rknpu::Error>(())
 /// ```
 pub struct Matmul<E: Element = Int8> {
-    domain: Domain,
+    /// Weights lie in one of them; those in different ones are multiplied at the same time.
+    domains: Vec<Domain>,
     cores: Cores,
     max: MatmulLimits,
     activations: Activations<E>,
-    scratch: Scratch,
+    /// One for each domain.
+    scratch: Vec<Scratch>,
 }
 
 impl Matmul<Int8> {
@@ -258,7 +269,7 @@ impl Matmul<Int8> {
     /// [`Error::Layout`] and [`Error::Shape`] for impossible limits; [`Error::ForeignDomain`] when domain and
     /// cores belong to different devices; what allocating the scratch buffers meets.
     pub fn int8(domain: &Domain, cores: &Cores, max: MatmulLimits) -> Result<Matmul<Int8>> {
-        Matmul::new(domain, cores, max)
+        Matmul::side_by_side(slice::from_ref(domain), cores, max)
     }
 }
 
@@ -287,7 +298,7 @@ impl Matmul<Fp16> {
     /// # Errors
     /// As [`Matmul::int8`].
     pub fn fp16(domain: &Domain, cores: &Cores, max: MatmulLimits) -> Result<Matmul<Fp16>> {
-        Matmul::new(domain, cores, max)
+        Matmul::side_by_side(slice::from_ref(domain), cores, max)
     }
 }
 
@@ -317,29 +328,74 @@ impl Matmul<Int4> {
     /// # Errors
     /// As [`Matmul::int8`].
     pub fn int4(domain: &Domain, cores: &Cores, max: MatmulLimits) -> Result<Matmul<Int4>> {
-        Matmul::new(domain, cores, max)
+        Matmul::side_by_side(slice::from_ref(domain), cores, max)
     }
 }
 
 impl<E: Element> Matmul<E> {
-    fn new(domain: &Domain, cores: &Cores, max: MatmulLimits) -> Result<Matmul<E>> {
-        if !domain.device().is(cores.device()) {
+    /// For weights in any of several domains, of which those in different ones are multiplied at the same time,
+    /// each domain's on a core: for drivers where one core works in a domain at a time, and none excludes
+    /// another ([`Spaces::lanes`](crate::driver::Spaces::lanes) says how many domains all cores need). A weight
+    /// is split by columns, and each part is a weight in its domain; rows are written once, and copied to each
+    /// domain when they are handed over.
+    ///
+    /// ```
+    /// use rknpu::sim::config::{Config, Driver, Form};
+    /// use rknpu::{Device, Layout, Matmul, MatmulLimits, Precision, WeightRef, reference};
+    ///
+    /// let config = Config { driver: Driver::Rocket(Form::Later), ..Config::default() };
+    /// let device = Device::simulated(config)?;
+    /// let domains = [device.new_domain()?, device.new_domain()?];
+    /// let part = Layout::new(64, 32, Precision::Int8)?;
+    /// let mut buffers = [domains[0].alloc(2048)?, domains[1].alloc(2048)?];
+    /// reference::tile_i8(part, |_, n| n as i8, buffers[0].as_mut_slice());
+    /// reference::tile_i8(part, |_, n| 32 + n as i8, buffers[1].as_mut_slice());
+    /// let [left, right] = buffers;
+    /// let (left, right) = (left.to_device()?, right.to_device()?);
+    ///
+    /// let limits = MatmulLimits { rows: 1, k: 64, n: 32 };
+    /// let mut matmul = Matmul::side_by_side(&domains, &device.cores()?, limits)?;
+    /// let mut rows = matmul.activations().lease(1, 64)?;
+    /// rows.write_row(0, &[1; 64])?;
+    /// let rows = rows.to_device()?;
+    /// let parts = [WeightRef::new(&left, 0, part)?, WeightRef::new(&right, 0, part)?];
+    /// let mut out = [[0; 32]; 2];
+    /// let mut product = matmul.multiply_all(&parts, &rows)?;
+    /// while let Some(outputs) = product.next_columns()? {
+    ///     outputs.copy_to(&mut out[outputs.weight()])?;
+    /// }
+    /// assert_eq!((product.stats().cores, out[0][1], out[1][1]), (2, 64, 33 * 64));
+    /// # Ok::<(), rknpu::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Matmul::int8`]; [`Error::Shape`] for no domains, one twice, or more than all cores need.
+    pub fn side_by_side(domains: &[Domain], cores: &Cores, max: MatmulLimits) -> Result<Matmul<E>> {
+        let spaces = cores.device().capabilities().spaces;
+        let first = |(i, domain): &(usize, &Domain)| !domains.iter().take(*i).any(|d| d.is(domain));
+        let limit = domains.iter().enumerate().filter(first).count().clamp(1, spaces.lanes());
+        if domains.len() != limit {
+            let (what, value, limit) = ("domains side by side", domains.len() as u64, limit as u64);
+            return Err(Error::Shape { what, value, limit });
+        }
+        if let Some(domain) = domains.iter().find(|domain| !domain.device().is(cores.device())) {
             let want = domain.index();
             return Err(Error::ForeignDomain { what: "another device's cores", got: want, want });
         }
-        let capacity = Capacity::new(E::PRECISION, max)?;
+        let capacity = Capacity::new(E::PRECISION, max, spaces.cores as usize)?;
+        let scratch = domains.iter().map(|domain| Scratch::new(domain, capacity));
         Ok(Matmul {
-            domain: domain.clone(),
+            activations: Activations::new(domains, capacity)?,
+            scratch: scratch.collect::<Result<_>>()?,
+            domains: domains.to_vec(),
             cores: cores.clone(),
             max,
-            activations: Activations::new(domain, capacity)?,
-            scratch: Scratch::new(domain, capacity)?,
         })
     }
 
-    /// The domain that weights must be in.
-    pub fn domain(&self) -> &Domain {
-        &self.domain
+    /// The domains that weights must be in: one, or those [side by side](Matmul::side_by_side).
+    pub fn domains(&self) -> &[Domain] {
+        &self.domains
     }
 
     /// The largest K and N.
@@ -538,8 +594,9 @@ impl<E: Element> Matmul<E> {
         if layout.precision() != E::PRECISION {
             return Err(Error::Precision { weights: layout.precision(), matmul: E::PRECISION });
         }
-        if !weight.domain.is(&self.domain) {
-            let (got, want) = (weight.domain.index(), self.domain.index());
+        if !self.domains.iter().any(|domain| weight.domain.is(domain)) {
+            let (got, want) =
+                (weight.domain.index(), self.domains.first().map_or(0, Domain::index));
             return Err(Error::ForeignDomain { what: "the weight", got, want });
         }
         for (what, value, limit) in [("K", layout.k(), self.max.k), ("N", layout.n(), self.max.n)] {
@@ -554,7 +611,8 @@ impl<E: Element> Matmul<E> {
 impl<E: Element> fmt::Debug for Matmul<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let MatmulLimits { k, n, .. } = self.max;
-        write!(f, "Matmul({:?} up to K={k} N={n} in domain {})", E::PRECISION, self.domain.index())
+        let domains: Vec<u32> = self.domains.iter().map(Domain::index).collect();
+        write!(f, "Matmul({:?} up to K={k} N={n} in {domains:?})", E::PRECISION)
     }
 }
 

@@ -41,16 +41,15 @@ pub struct Outputs<'a, E: Element> {
 }
 
 impl<'a, E: Element> Outputs<'a, E> {
-    /// Results of a strip, whose group begins with weight number `first`.
+    /// Results of a strip of weight number `weight`.
     pub(super) fn new(
         bytes: &'a [u8],
         region: usize,
         plan: Plan,
         group: ColumnGroup,
         strip: Strip,
-        first: usize,
+        weight: usize,
     ) -> Outputs<'a, E> {
-        let weight = first + strip.weight;
         Outputs { bytes, region, plan, group, strip, weight, element: PhantomData }
     }
 

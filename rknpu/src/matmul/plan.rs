@@ -36,6 +36,8 @@ const STRIPS: u32 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Capacity {
     precision: Precision,
+    /// Cores that have memory of their own.
+    pub(crate) cores: usize,
     /// Bytes of activations.
     pub(crate) input: u64,
     /// Programs of one core for one strip.
@@ -47,8 +49,8 @@ pub(crate) struct Capacity {
 }
 
 impl Capacity {
-    /// Enough for every shape within `limits`, a row at a time if need be.
-    pub(crate) fn new(precision: Precision, max: MatmulLimits) -> Result<Capacity> {
+    /// Enough for every shape within `limits`, a row at a time if need be, on up to `cores` cores.
+    pub(crate) fn new(precision: Precision, max: MatmulLimits, cores: usize) -> Result<Capacity> {
         let MatmulLimits { rows, k, n } = max;
         Layout::new(k, n, precision)?;
         if k > limits::K {
@@ -69,7 +71,8 @@ impl Capacity {
         // Each row of int4 is a program of its own: chains are long as it is.
         let strips = if precision == Precision::Int4 { 1 } else { STRIPS };
         let programs = (strip * strips).min(limits::CHAIN.max(strip));
-        Ok(Capacity { precision, input, strip, programs, output })
+        let cores = cores.clamp(1, CORES);
+        Ok(Capacity { precision, cores, input, strip, programs, output })
     }
 
     /// Rows of `k` inputs that can be multiplied at a time, at least one.
@@ -88,7 +91,7 @@ impl Capacity {
 
     /// Programs of all cores.
     pub(crate) fn all_programs(&self) -> usize {
-        self.programs as usize * CORES
+        self.programs as usize * self.cores
     }
 
     /// Bytes of the buffer with programs.
@@ -103,7 +106,7 @@ impl Capacity {
 
     /// Bytes of the buffer with partial results.
     pub(crate) fn output_buffer(&self) -> u64 {
-        self.output * CORES as u64
+        self.output * self.cores as u64
     }
 
     /// Bytes that all buffers take of the window, in whole pages.
@@ -337,7 +340,7 @@ mod tests {
         ) {
             let tile = precision.tile_width();
             let max = MatmulLimits { rows: max_m, k: max_k * 32, n: max_n * tile };
-            let capacity = Capacity::new(precision, max).unwrap();
+            let capacity = Capacity::new(precision, max, cores).unwrap();
             let k = k.min(max_k) * 32;
             let layout = |n: &u32| Layout::new(k, (*n).min(max_n) * tile, precision).unwrap();
             let layouts: Vec<Layout> = ns.iter().map(layout).collect();
@@ -397,7 +400,7 @@ mod tests {
             precision in precisions(), rows in 1u32..600, k in 1u32..400, n in 1u32..300,
         ) {
             let max = MatmulLimits { rows, k: k * 32, n: n * precision.tile_width() };
-            let capacity = Capacity::new(precision, max).unwrap();
+            let capacity = Capacity::new(precision, max, CORES).unwrap();
             let row = u64::from(limits::row_bytes(precision, max.k));
             let chain = u64::from(limits::CHAIN / max.k.div_ceil(precision.k_slice()));
             let want = u64::from(rows.min(limits::ROWS))
@@ -434,7 +437,7 @@ mod tests {
 
     #[test]
     fn limits_beyond_the_npu_are_refused() {
-        let max = |rows, k, n| Capacity::new(Precision::Int8, MatmulLimits { rows, k, n });
+        let max = |rows, k, n| Capacity::new(Precision::Int8, MatmulLimits { rows, k, n }, CORES);
         assert!(matches!(max(0, 32, 32), Err(Error::Shape { what: "M", .. })));
         assert!(matches!(max(1, 131_104, 32), Err(Error::Shape { what: "K", .. })));
         assert!(matches!(max(1, 33, 32), Err(Error::Layout(_))));

@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use rknpu_sys::regs::CORES;
 
+use super::Layout;
 use super::plan::{Capacity, ColumnGroup, Plan};
-use super::{Layout, WeightRef};
+use super::product::InLane;
 use crate::allocation::{Allocation, Request};
 use crate::device::Entered;
 use crate::domain::Domain;
@@ -45,7 +46,7 @@ pub(super) struct Work<'a> {
     pub(super) input: u64,
     pub(super) rows: Option<&'a Arc<Object>>,
     /// From the group's first on.
-    pub(super) weights: &'a [WeightRef<'a>],
+    pub(super) weights: InLane<'a>,
 }
 
 /// Which programs of the list are each core's.
@@ -53,7 +54,7 @@ pub(super) type Shares = [Range<u32>; CORES];
 
 impl Work<'_> {
     fn layouts(&self) -> impl Iterator<Item = Layout> {
-        self.weights.iter().map(|weight| weight.layout)
+        self.weights.iter().map(|(_, weight)| weight.layout)
     }
 }
 
@@ -135,7 +136,7 @@ impl Scratch {
         let Some(uses) = Arc::get_mut(&mut self.uses) else { return };
         uses.0.clear();
         let read = [self.programs.object(), work.rows].into_iter();
-        for object in read.chain(work.weights.iter().map(|weight| weight.object)).flatten() {
+        for object in read.chain(work.weights.iter().map(|(_, weight)| weight.object)).flatten() {
             // Neighbours often share a buffer.
             if !uses.0.last().is_some_and(|(last, _)| Arc::ptr_eq(last, object)) {
                 uses.0.push((object.clone(), Usage::Read));
@@ -169,7 +170,7 @@ impl Scratch {
             let region = output + core as u64 * self.capacity.output;
             for strip in plan.strips(work.layouts(), *group) {
                 let Some(share) = plan.share(*group, &strip, core) else { continue };
-                let Some(weight) = weights.get(strip.weight) else { continue };
+                let Some(weight) = weights.nth(strip.weight) else { continue };
                 let width = share.columns.end - share.columns.start;
                 let line = u64::from(width * output_bytes(precision));
                 let tile = strip.tile(share.columns.start);

@@ -86,7 +86,11 @@ pub fn domains(device: &Device, count: u32, fill: u64, rounds: u32) -> Result<Do
         let matmul = Matmul::int8(&domain, &cores, limits)?;
         places.push((matmul, weight, want, ballast));
     }
-    let mapped = places.iter().map(|(matmul, ..)| matmul.domain().stats().used).sum();
+    let mapped = places
+        .iter()
+        .flat_map(|(matmul, ..)| matmul.domains())
+        .map(|domain| domain.stats().used)
+        .sum();
 
     let (begin, before) = (Instant::now(), device.stats().domain_switches);
     let mut out = vec![0; ROWS * n];
