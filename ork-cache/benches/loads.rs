@@ -123,7 +123,7 @@ impl Run {
 fn streamed(path: &Path, rows: u32, rounds: usize) -> Result<()> {
     let device = Device::simulated(Default::default())?;
     let store = Arc::new(Store::from_pack(Pack::open(path)?));
-    let scratch = ork_cache::scratch_bytes(std::slice::from_ref(&store), rows);
+    let scratch = ork_cache::scratch_bytes(&device, std::slice::from_ref(&store), rows);
     let widest = |size: fn(&rknpu::Layout) -> u32| {
         store.items().iter().map(|i| size(&i.layout)).max().unwrap_or(0) as usize * rows as usize
     };

@@ -9,18 +9,17 @@ use std::sync::Arc;
 
 use ork_cache::environment::PolicyKind;
 use ork_cache::plan::{Item, PlanError};
-use ork_cache::{
-    Cache, DomainId, Error, Given, Note, Opened, Placed, Prefetcher, Setup, Store, StoreError,
-    WeightId,
-};
+use ork_cache::{Error, Given, Note, Opened, Prefetcher, Setup, Store, StoreError, Visit};
 use ork_weights::convert::{Options, TierChoice, convert};
 use ork_weights::model::{Model, OpenOptions, synth};
 use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
 use ork_weights::quantise::Tier;
 use rknpu::sim::config::Driver;
-use rknpu::{Cores, Device, Matmul, MatmulLimits, Precision};
+use rknpu::{Cores, Device, Domain, Matmul, Precision};
 
 const ROWS: usize = 3;
+/// Parts that lie side by side are counted as if all were as wide as the widest.
+const SPARE: u64 = 512 << 10;
 
 struct Bench {
     device: Device,
@@ -49,51 +48,74 @@ impl Bench {
         Pack::open(self.pack_path()).unwrap()
     }
 
-    /// A digest of the results of `passes` passes over `parts`: each a weight of the cache, its
-    /// first column and the columns of the whole, in order.
-    fn run(&self, cache: &Cache, parts: &[(WeightId, u32, u32)], passes: usize) -> Vec<u64> {
-        let limits = MatmulLimits { rows: ROWS as u32, k: 4096, n: 8192 };
-        self.multiply(cache, 0, limits, parts, passes)
+    /// Scratch for what is in each domain, or in those side by side.
+    fn matmuls(&self, opened: &Opened) -> Vec<Option<Matmul>> {
+        let matmul = |(group, domains): (usize, &[Domain])| {
+            let limits = opened.limits(group, Precision::Int8)?;
+            Some(Matmul::side_by_side(domains, &self.cores, limits).unwrap())
+        };
+        opened.groups().enumerate().map(matmul).collect()
     }
 
-    fn multiply(
-        &self,
-        cache: &Cache,
-        domain: usize,
-        limits: MatmulLimits,
-        parts: &[(WeightId, u32, u32)],
-        passes: usize,
-    ) -> Vec<u64> {
-        let domain = &cache.domains()[domain];
-        let mut matmul = Matmul::int8(domain, &self.cores, limits).unwrap();
-        let mut digest = Vec::new();
-        let mut whole = Vec::new();
-        for _ in 0..passes {
-            for &(weight, column, columns) in parts {
-                let pinned = cache.acquire(weight).unwrap();
-                let weight = pinned.weight_ref().unwrap();
-                let (k, n) = (weight.layout().k() as usize, weight.layout().n() as usize);
-                let input: Vec<i8> = (0..ROWS * k).map(|i| (i * 7 % 31) as i8 - 15).collect();
-                let mut out = vec![0; ROWS * n];
-                matmul.run(&weight, &input, &mut out).unwrap();
-                let (column, columns) = (column as usize, columns as usize);
-                whole.resize(ROWS * columns, 0);
-                for (to, from) in whole.chunks_mut(columns).zip(out.chunks(n)) {
-                    to[column..column + n].copy_from_slice(from);
-                }
-                if column + n == columns {
-                    let fold = |d: u64, &v: &i32| d.wrapping_mul(31).wrapping_add(v as u64);
-                    digest.push(whole.drain(..).as_slice().iter().fold(0, fold));
-                }
-            }
-        }
-        digest
+    fn run(&self, opened: &Opened, model: usize, items: &[Item], passes: usize) -> Vec<u64> {
+        multiply(&mut self.matmuls(opened), opened, model, items, passes)
     }
 }
 
-/// What a pass uses.
-fn parts(placed: &Placed, items: &[Item]) -> Vec<(WeightId, u32, u32)> {
-    placed.parts.iter().map(|p| (p.weight, p.column, items[p.item].layout.n())).collect()
+/// A digest of each item's results in each of `passes` passes over a model, in order of use: every domain, or
+/// those side by side, in a visit.
+fn multiply(
+    matmuls: &mut [Option<Matmul>],
+    opened: &Opened,
+    model: usize,
+    items: &[Item],
+    passes: usize,
+) -> Vec<u64> {
+    let (cache, placed) = (&opened.cache, &opened.models[model]);
+    let mut digest = Vec::new();
+    for _ in 0..passes {
+        let mut visit: Option<Visit> = None;
+        for (index, item) in items.iter().enumerate() {
+            let columns = item.layout.n() as usize;
+            let (mut whole, mut seen) = (vec![0; ROWS * columns], 0);
+            for parts in placed.together(index) {
+                let domain = parts[0].domain;
+                if visit.as_ref().is_none_or(|visit| visit.domain() != domain) {
+                    drop(visit.take());
+                    visit = Some(cache.enter(domain).unwrap());
+                }
+                let matmul = matmuls[domain.index() / opened.lanes].as_mut().unwrap();
+                let visit = visit.as_ref().unwrap();
+                let pins = parts.iter().map(|part| visit.acquire(part.weight).unwrap());
+                let pins: Vec<_> = pins.collect();
+                let weights: Vec<_> = pins.iter().map(|p| p.weight_ref().unwrap()).collect();
+                let k = item.layout.k();
+                let mut rows = matmul.activations().lease(ROWS, k).unwrap();
+                for row in 0..ROWS {
+                    let input = (0..k as usize).map(|i| ((row * 3 + i) * 7 % 31) as i8 - 15);
+                    rows.write_row(row, &input.collect::<Vec<_>>()).unwrap();
+                }
+                let rows = rows.to_device().unwrap();
+                let mut product = matmul.multiply_all(&weights, &rows).unwrap();
+                while let Some(outputs) = product.next_columns().unwrap() {
+                    let column = parts[outputs.weight()].column as usize;
+                    for row in 0..ROWS {
+                        for segment in outputs.row(row) {
+                            segment.sums(|at, sums| {
+                                let start = row * columns + column + at.start as usize;
+                                whole[start..start + sums.len()].copy_from_slice(sums);
+                                seen += sums.len();
+                            });
+                        }
+                    }
+                }
+            }
+            assert_eq!(seen, whole.len());
+            let fold = |d: u64, &v: &i32| d.wrapping_mul(31).wrapping_add(v as u64);
+            digest.push(whole.iter().fold(0, fold));
+        }
+    }
+    digest
 }
 
 fn open(path: &Path) -> Model {
@@ -107,7 +129,7 @@ fn opened(
     weights: u64,
     policy: Option<PolicyKind>,
 ) -> Opened {
-    let scratch = ork_cache::scratch_bytes(stores, ROWS as u32);
+    let scratch = ork_cache::scratch_bytes(&bench.device, stores, ROWS as u32);
     let setup = Setup { rows: ROWS as u32, policy, ..Setup::new(weights + scratch) };
     ork_cache::open(&bench.device, stores, &setup).unwrap()
 }
@@ -121,11 +143,13 @@ fn resident_built_streamed_and_reloaded_give_the_same_results(driver: Driver) {
     let items = store.items();
     let total: u64 = items.iter().map(|i| i.bytes()).sum();
     let count = items.len() as u64;
-    let Opened { cache, models, .. } = opened(&bench, std::slice::from_ref(&store), total, None);
-    let resident = bench.run(&cache, &parts(&models[0], items), 2);
-    assert_eq!(store.given().packed, count);
-    assert_eq!(cache.stats().hits, count);
-    drop(cache);
+    let all = opened(&bench, std::slice::from_ref(&store), total + SPARE, None);
+    let resident = bench.run(&all, 0, items, 2);
+    // On each core's domain there may be a part of a weight.
+    let parts = all.models[0].parts.len() as u64;
+    assert_eq!(parts, if all.lanes == 1 { count } else { 3 * count });
+    assert_eq!((store.given().packed, all.cache.stats().hits), (parts, parts));
+    drop(all);
 
     // Through half of the bytes, building the pack.
     let model = open(&path);
@@ -133,31 +157,31 @@ fn resident_built_streamed_and_reloaded_give_the_same_results(driver: Driver) {
     let writer =
         PackWriter::create(bench.pack_path(), &identity, WriterOptions::default()).unwrap();
     let building = Arc::new(Store::from_model(model, Tier::Int8, Some(writer)).unwrap());
-    let Opened { cache, models, .. } =
-        opened(&bench, std::slice::from_ref(&building), total / 2, Some(PolicyKind::Lru));
-    assert_eq!(bench.run(&cache, &parts(&models[0], items), 2), resident);
-    assert!(cache.limits().total < total && cache.stats().bytes_peak <= cache.limits().total);
-    assert!(cache.stats().evictions > 0);
-    assert_eq!(building.given().packed, 2 * count, "LRU never hits on a scan");
-    drop(cache);
+    let half = opened(&bench, std::slice::from_ref(&building), total / 2, Some(PolicyKind::Lru));
+    assert_eq!(bench.run(&half, 0, items, 2), resident);
+    let (limits, stats) = (half.cache.limits(), half.cache.stats());
+    assert!(limits.total < total && stats.bytes_peak <= limits.total);
+    assert!(stats.evictions > 0);
+    let given = building.given();
+    assert_eq!(given.packed + given.loaded, 2 * parts, "LRU never hits on a scan");
+    drop(half);
     assert_eq!(u64::from(building.finish().unwrap().unwrap().weights), count);
 
     // From the pack, by policies and by plan, with and without prefetch.
     let store = Arc::new(Store::from_pack(bench.pack()));
     for policy in [Some(PolicyKind::Lfu), Some(PolicyKind::PinnedRing), None] {
         for prefetch in [false, true] {
-            let Opened { cache, models, .. } =
-                opened(&bench, std::slice::from_ref(&store), total / 2, policy);
-            let prefetcher = Prefetcher::new(&cache).unwrap();
+            let half = opened(&bench, std::slice::from_ref(&store), total / 2, policy);
+            let prefetcher = Prefetcher::new(&half.cache).unwrap();
             if prefetch {
-                prefetcher.follow(&models[0].streamed);
+                prefetcher.follow(&half.models[0].streamed);
             }
-            let results = bench.run(&cache, &parts(&models[0], items), 2);
+            let results = bench.run(&half, 0, items, 2);
             assert!(results == resident, "{policy:?}, prefetch {prefetch}");
-            assert!(cache.stats().bytes_peak <= cache.limits().total);
-            let domain = cache.domains()[0].clone();
-            drop((cache, prefetcher));
-            assert_eq!(domain.stats().used, 0, "everything was freed");
+            assert!(half.cache.stats().bytes_peak <= half.cache.limits().total);
+            let domains = half.cache.domains().to_vec();
+            drop((half, prefetcher));
+            assert!(domains.iter().all(|d| d.stats().used == 0), "everything was freed");
         }
     }
     assert_eq!(store.given().packed, 0);
@@ -170,27 +194,29 @@ fn a_model_over_several_domains_enters_each_once_a_pass(driver: Driver) {
     let store = Arc::new(Store::from_model(open(&path), Tier::Int8, None).unwrap());
     let items = store.items();
     let total: u64 = items.iter().map(|i| i.bytes()).sum();
-    let reference = {
-        let Opened { cache, models, .. } =
-            opened(&bench, std::slice::from_ref(&store), total, None);
-        bench.run(&cache, &parts(&models[0], items), 1)
-    };
+    let all = opened(&bench, std::slice::from_ref(&store), total + SPARE, None);
+    let reference = bench.run(&all, 0, items, 1);
+    drop(all);
     // Everything resident over several small domains, then less memory than the model needs.
     let head = items.last().map_or(0, |i| i.bytes());
-    let scratch = ork_cache::scratch_bytes(std::slice::from_ref(&store), ROWS as u32);
+    let scratch =
+        ork_cache::scratch_bytes(&bench.device, std::slice::from_ref(&store), ROWS as u32);
     for budget in [total, total * 3 / 4] {
-        // A domain holds the layer, or the head, but not both.
-        let domain_bytes = head.max(total - head) + scratch;
+        // A domain, or those side by side, holds the layer, or the head, but not both.
+        let lanes = bench.device.capabilities().spaces.lanes() as u64;
+        let domain_bytes = (head.max(total - head) + SPARE + scratch) / lanes;
+        let budget = budget + SPARE;
         let setup = Setup { rows: ROWS as u32, domain_bytes, ..Setup::new(budget + 2 * scratch) };
         let opened = ork_cache::open(&bench.device, std::slice::from_ref(&store), &setup).unwrap();
         let (cache, placed) = (&opened.cache, &opened.models[0]);
-        let domains = cache.domains().len() as u64;
+        let domains = opened.groups().count() as u64;
         assert!(budget < total || domains > 1);
         let prefetcher = Prefetcher::new(cache).unwrap();
         prefetcher.follow(&placed.streamed);
-        assert_eq!(pass(&bench, &opened, 0, items), reference);
+        let mut matmuls = bench.matmuls(&opened);
+        assert_eq!(multiply(&mut matmuls, &opened, 0, items, 1), reference);
         let before = bench.device.stats().domain_switches;
-        assert_eq!(pass(&bench, &opened, 0, items), reference);
+        assert_eq!(multiply(&mut matmuls, &opened, 0, items, 1), reference);
         let switches = bench.device.stats().domain_switches - before;
         // The ring's worker may sync a slot between two visits.
         assert!(switches <= 2 * domains, "{switches} switches");
@@ -207,19 +233,17 @@ fn two_models_share_a_process_a_budget_and_a_domain(driver: Driver) {
     let stores = [0, 1].map(|_| Arc::new(Store::from_pack(bench.pack())));
     let (items, total) = (stores[0].items(), stores[0].bytes());
     // The first is resident, the second streamed.
-    let Opened { cache, models, .. } = opened(&bench, &stores, total + total / 2, None);
-    assert!(models[0].streamed.is_empty() && !models[1].streamed.is_empty());
-    let prefetcher = Prefetcher::new(&cache).unwrap();
-    prefetcher.follow(&models[1].streamed);
-    let ids = [0, 1].map(|i| parts(&models[i], items));
+    let both = opened(&bench, &stores, total + total / 2, None);
+    assert!(both.models[0].streamed.is_empty() && !both.models[1].streamed.is_empty());
+    let prefetcher = Prefetcher::new(&both.cache).unwrap();
+    prefetcher.follow(&both.models[1].streamed);
     let (a, b) = std::thread::scope(|s| {
-        let (cache, bench) = (&cache, &bench);
-        let first = s.spawn(|| bench.run(cache, &ids[0], 2));
-        let second = s.spawn(|| bench.run(cache, &ids[1], 2));
+        let first = s.spawn(|| bench.run(&both, 0, items, 2));
+        let second = s.spawn(|| bench.run(&both, 1, items, 2));
         (first.join().unwrap(), second.join().unwrap())
     });
     assert_eq!(a, b, "the same weights, so the same results");
-    assert!(cache.stats().bytes_peak <= total + total / 2);
+    assert!(both.cache.stats().bytes_peak <= total + total / 2);
 }
 
 fn errors_name_the_numbers(driver: Driver) {
@@ -236,21 +260,6 @@ fn errors_name_the_numbers(driver: Driver) {
     assert_eq!(store.scales(0).unwrap().len(), layout.n() as usize);
 }
 
-/// A digest of a pass over everything that was opened, in order of use.
-fn pass(bench: &Bench, opened: &Opened, model: usize, items: &[Item]) -> Vec<u64> {
-    let all = parts(&opened.models[model], items);
-    let mut digest = Vec::new();
-    for domain in 0..opened.cache.domains().len() {
-        let domain_of = |i: usize| opened.models[model].parts[i].domain.index();
-        let own: Vec<_> = (0..all.len()).filter(|i| domain_of(*i) == domain).collect();
-        let own: Vec<_> = own.into_iter().map(|i| all[i]).collect();
-        let _visit = opened.cache.enter(DomainId(domain as u8)).unwrap();
-        let limits = opened.limits(domain, Precision::Int8).unwrap();
-        digest.extend(bench.multiply(&opened.cache, domain, limits, &own, 1));
-    }
-    digest
-}
-
 fn scratch_is_in_the_budget_and_the_smallest_budget_works(driver: Driver) {
     let bench = Bench::new(driver);
     let store = Arc::new(Store::from_model(open(&bench.model()), Tier::Int8, None).unwrap());
@@ -265,7 +274,7 @@ fn scratch_is_in_the_budget_and_the_smallest_budget_works(driver: Driver) {
         };
         let text = error.to_string();
         assert!(text.contains("5000") && text.contains(&smallest.to_string()), "{text}");
-        assert_eq!(scratch, ork_cache::scratch_bytes(&stores[..count], 1));
+        assert_eq!(scratch, ork_cache::scratch_bytes(&bench.device, &stores[..count], 1));
         let below = ork_cache::open(&bench.device, &stores[..count], &setup(smallest - 4096));
         assert!(matches!(below, Err(Error::Plan(PlanError::Budget { .. }))), "{count} {policy:?}");
         for budget in [smallest, store.bytes() * count as u64 + (256 << 20)] {
@@ -273,15 +282,16 @@ fn scratch_is_in_the_budget_and_the_smallest_budget_works(driver: Driver) {
             let blocks = opened.notes.iter().any(|n| matches!(n, Note::Blocks { .. }));
             assert_eq!(blocks, opened.rows < 256);
             assert_eq!(blocks, budget == smallest);
-            let domain = opened.cache.domains()[0].clone();
+            let domains = opened.groups().next().unwrap();
             let limits = opened.limits(0, Precision::Int8).unwrap();
-            let scratch = Matmul::int8(&domain, &bench.cores, limits).unwrap();
+            let scratch: Matmul = Matmul::side_by_side(domains, &bench.cores, limits).unwrap();
             for model in 0..count {
                 for part in &opened.models[model].parts {
                     drop(opened.cache.acquire(part.weight).unwrap());
                 }
             }
-            assert!(domain.stats().peak <= opened.bytes && opened.bytes <= budget);
+            let peak: u64 = domains.iter().map(|domain| domain.stats().peak).sum();
+            assert!(peak <= opened.bytes && opened.bytes <= budget);
             drop(scratch);
         }
     }
@@ -294,13 +304,13 @@ fn without_domains_everything_goes_through_one() {
     let path = real.model();
     let store = Arc::new(Store::from_model(open(&path), Tier::Int8, None).unwrap());
     let head = store.items().last().unwrap().bytes();
-    let scratch = ork_cache::scratch_bytes(std::slice::from_ref(&store), ROWS as u32);
+    let scratch = ork_cache::scratch_bytes(&real.device, std::slice::from_ref(&store), ROWS as u32);
     // A domain holds the layer, or the head, but not both.
     let domain_bytes = head.max(store.bytes() - head) + scratch;
     let setup = Setup { rows: ROWS as u32, domain_bytes, ..Setup::new(1 << 30) };
     let several = ork_cache::open(&real.device, std::slice::from_ref(&store), &setup).unwrap();
     assert!(several.cache.domains().len() > 1 && several.notes.is_empty());
-    let wanted = pass(&real, &several, 0, store.items());
+    let wanted = real.run(&several, 0, store.items(), 1);
     let configs = [
         (sim::Config { domains: sim::config::Domains::Stub, ..Default::default() }, Domains::Stub),
         (sim::Config { iommu: false, ..Default::default() }, Domains::None),
@@ -318,7 +328,7 @@ fn without_domains_everything_goes_through_one() {
         assert!(opened.notes[0].to_string().contains("one domain of"));
         assert_eq!(opened.cache.domains().len(), 1);
         assert!(!opened.models[0].streamed.is_empty(), "one domain does not hold all");
-        assert_eq!(pass(&bench, &opened, 0, store.items()), wanted);
+        assert_eq!(bench.run(&opened, 0, store.items(), 1), wanted);
         assert!(opened.cache.domains()[0].stats().peak <= domain_bytes);
         assert!(bench.device.health().is_good(), "{}", bench.device.health());
     }

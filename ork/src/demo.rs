@@ -139,7 +139,7 @@ pub fn run(device: &Device, scenario: &Scenario) -> Result<Outcome> {
     let identity = first.identity(false).map_err(Error::input(&scenario.model))?;
     let resident = Arc::new(source(&scenario.model, first, None)?);
     let total = resident.bytes();
-    let scratch = ork_cache::scratch_bytes(slice::from_ref(&resident), scenario.rows);
+    let scratch = ork_cache::scratch_bytes(device, slice::from_ref(&resident), scenario.rows);
     let budget = scenario.budget.unwrap_or(total / 5 * 2 + scratch);
     let mut outcome = Outcome {
         weights,

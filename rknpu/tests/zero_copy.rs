@@ -204,7 +204,7 @@ fn rows_keep_their_values_when_taken_back_and_belong_to_one_matmul(driver: Drive
     let device = Device::simulated(drivers::with(driver)).unwrap();
     let mut matmul = int8_with(&device, 0, 4);
     let layout = Layout::new(64, 64, Precision::Int8).unwrap();
-    let buffer = weight(matmul.domain(), layout, 5);
+    let buffer = weight(&matmul.domains()[0], layout, 5);
     let weight_ref = WeightRef::new(&buffer, 0, layout).unwrap();
     let mut want = [0; 2 * 64];
     let inputs: Vec<i8> = [[1i8; 64], [9; 64]].concat();
@@ -230,7 +230,7 @@ fn rows_keep_their_values_when_taken_back_and_belong_to_one_matmul(driver: Drive
     // Rows of another matmul, in another domain or on another device, are refused.
     let elsewhere = Device::simulated(drivers::with(driver)).unwrap();
     for mut other in [int8_with(&device, 1, 4), int8_with(&elsewhere, 0, 4)] {
-        let buffer = weight(other.domain(), layout, 5);
+        let buffer = weight(&other.domains()[0], layout, 5);
         let there = WeightRef::new(&buffer, 0, layout).unwrap();
         let error = other.multiply(&there, &rows).unwrap_err();
         assert!(matches!(error, Error::ForeignActivations), "{error}");
@@ -315,12 +315,12 @@ fn forgotten_rows_stay_leased(driver: Driver) {
     let device = Device::simulated(drivers::with(driver)).unwrap();
     let mut matmul = int8_with(&device, 0, 2);
     let layout = Layout::new(64, 64, Precision::Int8).unwrap();
-    let buffer = weight(matmul.domain(), layout, 1);
+    let buffer = weight(&matmul.domains()[0], layout, 1);
     std::mem::forget(matmul.activations().lease(1, 64).unwrap().to_device().unwrap());
     let weight = WeightRef::new(&buffer, 0, layout).unwrap();
     let error = matmul.run(&weight, &[1; 64], &mut [0; 64]).unwrap_err();
     assert!(matches!(error, Error::ActivationsLeased));
-    let domain = matmul.domain().clone();
+    let domain = matmul.domains()[0].clone();
     let before = domain.stats().used;
     drop(matmul);
     assert!(domain.stats().used < before, "only the forgotten memory stays");
@@ -332,7 +332,7 @@ fn a_product_may_be_dropped_at_any_time(driver: Driver) {
     let device = Device::simulated(drivers::with(driver)).unwrap();
     let mut matmul = int8_with(&device, 0, 2);
     let layout = Layout::new(64, 64, Precision::Int8).unwrap();
-    let buffer = weight(matmul.domain(), layout, 1);
+    let buffer = weight(&matmul.domains()[0], layout, 1);
     let weight = WeightRef::new(&buffer, 0, layout).unwrap();
     let mut rows = matmul.activations().lease(1, 64).unwrap();
     rows.write_row(0, &[3; 64]).unwrap();
@@ -353,7 +353,7 @@ fn others_work_while_results_are_read(driver: Driver) {
     let device = Device::simulated(drivers::with(driver)).unwrap();
     let layout = Layout::new(64, 64, Precision::Int8).unwrap();
     let (mut a, mut b) = (int8_with(&device, 0, 2), int8_with(&device, 1, 2));
-    let (in_a, in_b) = (weight(a.domain(), layout, 1), weight(b.domain(), layout, 2));
+    let (in_a, in_b) = (weight(&a.domains()[0], layout, 1), weight(&b.domains()[0], layout, 2));
     let weight_a = WeightRef::new(&in_a, 0, layout).unwrap();
     let rows = a.activations().lease(1, 64).unwrap().to_device().unwrap();
     let mut product = a.multiply(&weight_a, &rows).unwrap();

@@ -67,8 +67,9 @@ impl Bench {
 
     /// Device memory for under half of the weights, and scratch.
     pub fn budget(&self) -> u64 {
+        let device = Device::simulated_on(&machine()).unwrap();
         let store = self.store();
-        let scratch = ork_cache::scratch_bytes(std::slice::from_ref(&store), ROWS);
+        let scratch = ork_cache::scratch_bytes(&device, std::slice::from_ref(&store), ROWS);
         store.bytes() / 5 * 2 + scratch
     }
 

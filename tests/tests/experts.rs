@@ -53,7 +53,7 @@ struct Mixture {
 impl Mixture {
     fn new(bench: &Bench, device: &Device, policy: PolicyKind, guesses: usize) -> Mixture {
         let store = bench.store();
-        let scratch = ork_cache::scratch_bytes(std::slice::from_ref(&store), TOKENS as u32);
+        let scratch = ork_cache::scratch_bytes(device, std::slice::from_ref(&store), TOKENS as u32);
         let setup = Setup {
             rows: TOKENS as u32,
             policy: Some(policy),

@@ -19,6 +19,11 @@ pub trait Backend: Send + Sync + 'static {
     /// The same memory, with a weight that the NPU may read.
     type Device: Send + Sync + 'static;
 
+    /// Whether work in one domain keeps every other from being entered.
+    fn is_exclusive(&self) -> bool {
+        true
+    }
+
     /// Creates `bytes` (a multiple of 4096) in `domain`, first for `weight`. A memory call.
     ///
     /// # Errors

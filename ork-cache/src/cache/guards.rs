@@ -92,8 +92,9 @@ impl<B: Backend> Visit<B> {
     }
 
     fn check(&self, weight: WeightId) -> Result<()> {
-        match lock(&self.cache.shared.state).residency.domain_of(weight) {
-            Some(wanted) if wanted != self.domain => {
+        let state = lock(&self.cache.shared.state);
+        match state.residency.domain_of(weight) {
+            Some(wanted) if wanted != self.domain && state.turns.is_exclusive() => {
                 Err(Error::OtherDomain { weight, wanted, visited: self.domain })
             }
             _ => Ok(()),

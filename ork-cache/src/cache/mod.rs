@@ -55,7 +55,7 @@ pub(crate) struct State<B: Backend> {
     pub(crate) residency: Residency,
     /// By slot.
     memory: Vec<Option<SlotMemory<B>>>,
-    /// One domain at a time. On a driver where that is not the rule, it costs order, not correctness.
+    /// One domain at a time, where that is the driver's rule.
     pub(crate) turns: DomainTurns,
     /// One for each prefetcher.
     pub(crate) queues: Vec<Option<Queue>>,
@@ -82,7 +82,7 @@ impl<B: Backend> Cache<B> {
         let state = State {
             residency: Residency::new(limits, policy),
             memory: Vec::new(),
-            turns: DomainTurns::new(true),
+            turns: DomainTurns::new(backend.is_exclusive()),
             queues: Vec::new(),
             waiting: 0,
             resting: 0,
@@ -160,7 +160,8 @@ impl<B: Backend> Cache<B> {
 
     /// Begins a visit to `domain`: until it ends, no memory call and no visit of another domain
     /// takes place. Waits for its turn. A pass through several domains visits them one by one,
-    /// and submits jobs only during the visit. Visits of one thread must not be nested.
+    /// and submits jobs only during the visit. Visits of one thread must not be nested. Where domains do not
+    /// exclude each other nobody waits, and a visit gives the weights of all.
     ///
     /// # Errors
     /// An unknown domain.

@@ -148,6 +148,11 @@ impl Backend for Npu {
     type Host = Filling;
     type Device = Filled;
 
+    fn is_exclusive(&self) -> bool {
+        let spaces = self.domains.first().map(|domain| domain.device().capabilities().spaces);
+        spaces.is_none_or(|spaces| spaces.exclusive)
+    }
+
     fn create(
         &self,
         domain: DomainId,

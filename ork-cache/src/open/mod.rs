@@ -5,7 +5,7 @@ mod placement;
 
 use std::sync::Arc;
 
-use rknpu::{Device, MatmulLimits, Precision};
+use rknpu::{Device, Domain, MatmulLimits, Precision};
 
 pub use page_cache::{Access, ParseAccessError, Reading};
 pub use placement::{Note, Setup, scratch_bytes};
@@ -17,7 +17,7 @@ use crate::environment::PolicyKind;
 use crate::error::{Error, Result};
 use crate::ids::{ClassId, DomainId, WeightId};
 use crate::npu::{Npu, cause};
-use crate::plan::{Item, Part, Placed, Plan};
+use crate::plan::{Part, Placed, Plan};
 use crate::policy::{Lfu, Lru, PinnedRing, Policy};
 use crate::residency::{Home, Limits};
 use crate::store::Store;
@@ -30,6 +30,10 @@ pub struct Opened {
     pub cache: Cache,
     /// Each model's weights, in the order of the stores.
     pub models: Vec<Placed>,
+    /// Domains side by side, over which each weight is split: 1, or one for each core where only one core works
+    /// in a domain at a time. Every so many of the cache's domains take one
+    /// [`Matmul::side_by_side`](rknpu::Matmul::side_by_side).
+    pub lanes: usize,
     /// Rows of a block for which scratch is counted: those asked for, or fewer in a small budget.
     pub rows: u32,
     /// Bytes of device memory that weights, slots and scratch can take in all, never more than the
@@ -42,13 +46,19 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Limits of the [`rknpu::Matmul`] of a precision in domain number `domain`: with them scratch
-    /// takes no more than was counted. `None` when no weight of that precision is there.
-    pub fn limits(&self, domain: usize, precision: Precision) -> Option<MatmulLimits> {
+    /// The domains that work on a product at the same time: each by itself, or [so many](Opened::lanes) side
+    /// by side.
+    pub fn groups(&self) -> impl Iterator<Item = &[Domain]> {
+        self.cache.domains().chunks(self.lanes.max(1))
+    }
+
+    /// Limits of the [`rknpu::Matmul`] of a precision in [group](Opened::groups) number `group`: with them
+    /// scratch takes no more than was counted. `None` when no weight of that precision is there.
+    pub fn limits(&self, group: usize, precision: Precision) -> Option<MatmulLimits> {
         let parts = || {
             let all = self.models.iter().flat_map(|m| &m.parts);
-            let here = all.filter(|p| p.domain.index() == domain).map(|p| &p.layout);
-            here.filter(|l| l.precision() == precision)
+            let here = all.filter(|p| p.domain.index() / self.lanes.max(1) == group);
+            here.map(|p| &p.layout).filter(|l| l.precision() == precision)
         };
         let (k, n) = (parts().map(|l| l.k()).max()?, parts().map(|l| l.n()).max()?);
         Some(MatmulLimits { rows: self.rows, k, n })
@@ -66,7 +76,7 @@ impl Opened {
 /// [`PlanError::Budget`](crate::plan::PlanError::Budget) with the smallest budget that works;
 /// [`Error::Device`] when the device refuses what the budget allows.
 pub fn open(device: &Device, stores: &[Arc<Store>], setup: &Setup) -> Result<Opened> {
-    let Placement { rule, rows, scratch, notes } = Placement::new(device, stores, setup)?;
+    let Placement { rule, rows, scratch, lanes, notes } = Placement::new(device, stores, setup)?;
     let lease = |count: usize| -> Result<Npu> {
         let domains = (0..count).map(|_| device.new_domain()).collect::<rknpu::Result<_>>();
         let domains =
@@ -81,35 +91,38 @@ pub fn open(device: &Device, stores: &[Arc<Store>], setup: &Setup) -> Result<Ope
         Rule::Evicting(kind, budget) => {
             let weights = stores.iter().map(|store| store.items().len()).sum();
             let policy = policy(kind, weights, &[]);
-            let cache = Cache::new(lease(1)?, Limits::single(budget), policy);
-            let models = stores.iter().map(|store| attach_whole(&cache, store));
+            let domains = vec![budget; lanes.into()];
+            let limits = Limits { total: domains.iter().sum(), domains };
+            let cache = Cache::new(lease(lanes.into())?, limits, policy);
+            let models = stores.iter().map(|store| attach_whole(&cache, store, lanes));
             (cache.clone(), models.collect::<Result<_>>()?)
         }
     };
     let scratch = scratch.saturating_mul(cache.domains().len() as u64);
     let bytes = cache.limits().total.saturating_add(scratch);
     let reading = page_cache::choose(setup.access, stores, bytes);
-    Ok(Opened { cache, models, rows, bytes, reading, notes })
+    Ok(Opened { cache, models, lanes: lanes.into(), rows, bytes, reading, notes })
 }
 
-/// Attaches whole weights that any of them may have to leave for, and describes them as a plan does.
-fn attach_whole(cache: &Cache, store: &Arc<Store>) -> Result<Placed> {
-    let (domain, home) = (DomainId(0), Home::Own);
-    let part = |(item, i): (usize, &Item)| Part {
-        weight: WeightId(item as u32),
-        item,
-        column: 0,
-        layout: i.layout,
-        domain,
-        home,
-    };
-    let mut parts: Vec<Part> = store.items().iter().enumerate().map(part).collect();
+/// Attaches weights, each whole or split over domains side by side, that any of them may have to leave for, and
+/// describes them as a plan does.
+fn attach_whole(cache: &Cache, store: &Arc<Store>, lanes: u8) -> Result<Placed> {
+    let (mut parts, mut items) = (Vec::new(), Vec::new());
+    for (item, i) in store.items().iter().enumerate() {
+        let start = parts.len();
+        for lane in 0..lanes {
+            let Some((column, layout)) = i.lane(lane, lanes) else { break };
+            let (weight, domain) = (WeightId(parts.len() as u32), DomainId(lane));
+            parts.push(Part { weight, item, column, layout, domain, home: Home::Own });
+        }
+        items.push(start..parts.len());
+    }
     let specs: Vec<_> = parts.iter().map(Part::spec).collect();
     let attach = || {
         let first = cache.attach(&specs)?.0;
         parts.iter_mut().for_each(|part| part.weight.0 += first);
         Ok(Placed {
-            items: (0..parts.len()).map(|i| i..i + 1).collect(),
+            items,
             streamed: parts.iter().map(|p| p.weight).collect(),
             kept: Vec::new(),
             parts,

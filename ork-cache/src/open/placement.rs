@@ -8,7 +8,7 @@ use rknpu::capabilities::Domains;
 
 use super::page_cache::Access;
 use crate::environment::PolicyKind;
-use crate::plan::{Board, Item, Plan, PlanError, fit};
+use crate::plan::{Board, Item, Plan, PlanError, lanes};
 use crate::store::Store;
 use crate::timeline::Recorder;
 
@@ -50,11 +50,13 @@ impl Setup {
     }
 }
 
-/// Bytes of scratch that `rows` rows of a batch at a time take in each domain that these models use:
-/// what [`open`](super::open) leaves beside the weights.
-pub fn scratch_bytes(stores: &[Arc<Store>], rows: u32) -> u64 {
-    let items = stores.iter().flat_map(|store| store.items()).cloned();
-    Board::scratch(&items.collect::<Vec<_>>(), rows)
+/// Bytes of scratch that `rows` rows of a batch at a time take on `device` in each domain that these models
+/// use, or in all of those that are side by side: what [`open`](super::open) leaves beside the weights.
+pub fn scratch_bytes(device: &Device, stores: &[Arc<Store>], rows: u32) -> u64 {
+    let board = board(device, &Setup::new(0));
+    let items = stores.iter().flat_map(|store| store.items());
+    let items: Vec<Item> = items.map(|item| item.widest_lane(board.lanes)).collect();
+    board.scratch(&items, rows).saturating_mul(board.lanes.into())
 }
 
 /// Something that is not as asked for, and why.
@@ -104,6 +106,8 @@ pub(super) struct Placement {
     pub(super) rows: u32,
     /// Bytes in each domain.
     pub(super) scratch: u64,
+    /// Domains side by side.
+    pub(super) lanes: u8,
     pub(super) notes: Vec<Note>,
 }
 
@@ -112,7 +116,7 @@ pub(super) struct Placement {
 pub(super) enum Rule {
     /// A plan for each model, and a policy for slots that does not follow from the plan.
     Planned(Vec<Plan>, Option<PolicyKind>),
-    /// A policy that evicts, in one domain with that many bytes for weights.
+    /// A policy that evicts, in one domain with that many bytes for weights, or in each of those side by side.
     Evicting(PolicyKind, u64),
 }
 
@@ -127,7 +131,8 @@ impl Placement {
         let domains = device.capabilities().domains;
         let board = board(device, setup);
         let models: Vec<_> = stores.iter().map(|store| ("", store.items())).collect();
-        let items: Vec<Item> = models.iter().flat_map(|(_, items)| items.iter().cloned()).collect();
+        let items = models.iter().flat_map(|(_, items)| items.iter());
+        let items: Vec<Item> = items.map(|item| item.widest_lane(board.lanes)).collect();
         let (rule, rows) = match setup.policy.filter(|_| !setup.routed) {
             None | Some(PolicyKind::PinnedRing) => {
                 let plans = Plan::several(&models, &board)?;
@@ -135,7 +140,7 @@ impl Placement {
                 let rows = plans.first().map_or(board.rows, |plan| plan.rows);
                 (Rule::Planned(plans, evicts), rows)
             }
-            Some(kind) => fit(&board, &items, |total, rows, scratch| {
+            Some(kind) => lanes::fit(&board, &items, |total, rows, scratch| {
                 let bytes = total.min(board.domain_bytes).saturating_sub(scratch);
                 let largest = items.iter().map(Item::bytes).max()?;
                 (largest <= bytes).then_some((Rule::Evicting(kind, bytes), rows))
@@ -148,7 +153,8 @@ impl Placement {
         if rows < board.rows {
             notes.push(Note::Blocks { rows, asked: setup.rows });
         }
-        Ok(Placement { rule, rows, scratch: Board::scratch(&items, rows), notes })
+        let lanes = board.lanes;
+        Ok(Placement { rule, rows, scratch: board.scratch(&items, rows), lanes, notes })
     }
 }
 
@@ -160,6 +166,7 @@ fn board(device: &Device, setup: &Setup) -> Board {
         headroom: 0,
         domain_bytes: setup.domain_bytes,
         domains: device.capabilities().domains.count() as u8,
+        lanes: device.capabilities().spaces.lanes() as u8,
         rows: setup.rows.max(1),
         budget: Some(setup.budget),
         ..rk3588
@@ -206,7 +213,7 @@ mod tests {
             None => Plan::several(&models, board).map(|plans| plans[0].rows),
             Some(_) => {
                 let items: Vec<Item> = models.iter().flat_map(|m| m.1.iter().cloned()).collect();
-                fit(board, &items, |total, rows, scratch| {
+                lanes::fit(board, &items, |total, rows, scratch| {
                     let bytes = total.min(board.domain_bytes).saturating_sub(scratch);
                     (items.iter().map(Item::bytes).max()? <= bytes).then_some(rows)
                 })
@@ -233,7 +240,7 @@ mod tests {
                 return Err(TestCaseError::fail("4096 bytes are enough"));
             };
             let items: Vec<Item> = models.iter().flatten().cloned().collect();
-            prop_assert_eq!(scratch, Board::scratch(&items, 1));
+            prop_assert_eq!(scratch, with(0).scratch(&items, 1));
             prop_assert!(works(smallest).is_ok(), "{smallest} does not");
             prop_assert!(works(smallest - 4096).is_err(), "{smallest} is not the least");
             let larger = smallest + more * 4096;

@@ -2,6 +2,7 @@
 
 use rknpu_sys::layout::Layout;
 
+use super::item::Parts;
 use super::{Item, Place, Plan};
 use crate::backend::Backend;
 use crate::cache::Cache;
@@ -60,6 +61,22 @@ impl Placed {
         self.parts.get(weight.index().checked_sub(first.index())?)
     }
 
+    /// The parts of an item that are multiplied at the same time, each in a domain of its own: where domains
+    /// work side by side there are several, elsewhere each is alone.
+    ///
+    /// ```
+    /// # use ork_cache::plan::Placed;
+    /// # fn f(placed: &Placed) {
+    /// for together in placed.together(0) {
+    ///     assert!(together.windows(2).all(|pair| pair[0].domain < pair[1].domain));
+    /// }
+    /// # }
+    /// ```
+    pub fn together(&self, item: usize) -> impl Iterator<Item = &[Part]> {
+        let parts = self.items.get(item).and_then(|range| self.parts.get(range.clone()));
+        parts.unwrap_or_default().chunk_by(|one, next| one.domain < next.domain)
+    }
+
     /// Bytes of the parts that are streamed.
     pub fn streamed_bytes(&self) -> u64 {
         let parts = self.streamed.iter().filter_map(|&weight| self.part(weight));
@@ -86,24 +103,32 @@ impl Plan {
         let mut in_class = vec![Vec::new(); self.classes.len()];
         for (index, (item, &place)) in items.iter().zip(&self.places).enumerate() {
             let start = placed.parts.len();
-            let domain = self.domain_of(place);
-            let mut add = |column, layout: Layout, home| {
+            let lanes = self.board.lanes.max(1);
+            let in_lanes = || (0..lanes).filter_map(|lane| Some((lane, item.lane(lane, lanes)?)));
+            let first_domain = self.domain_of(place);
+            let mut add = |lane, column, layout: Layout, home| {
                 let weight = WeightId(first.0 + placed.parts.len() as u32);
+                let domain = DomainId(first_domain.0 + lane);
                 placed.parts.push(Part { weight, item: index, column, layout, domain, home });
                 weight
             };
             match place {
-                Place::Resident(_) => {
-                    add(0, item.layout, Home::Fixed);
-                }
+                Place::Resident(_) => in_lanes().for_each(|(lane, (column, layout))| {
+                    add(lane, column, layout, Home::Fixed);
+                }),
                 Place::Slot(class, count) => {
-                    let home = Home::Class(classes[class.index()]);
-                    let parts = item.parts(self.classes[class.index()].slot);
-                    for (column, layout) in parts.iter().flat_map(|p| p.iter()) {
-                        let weight = add(column, layout, home);
+                    let slot = self.classes[class.index()].slot;
+                    // What is used at the same time stands together.
+                    for (part, (lane, (column, whole))) in
+                        (0..count).flat_map(|part| in_lanes().map(move |lane| (part, lane)))
+                    {
+                        let cut = Parts::new(whole, slot).and_then(|parts| parts.get(part));
+                        let Some((at, layout)) = cut else { continue };
+                        let class = class.index() + usize::from(lane);
+                        let weight = add(lane, column + at, layout, Home::Class(classes[class]));
                         placed.streamed.push(weight);
                         if item.expert.is_some() && count == 1 {
-                            in_class[class.index()].push(weight);
+                            in_class[class].push(weight);
                         }
                     }
                 }

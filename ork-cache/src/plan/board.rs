@@ -29,6 +29,10 @@ pub struct Board {
     pub headroom: u64,
     /// Domains that may be used.
     pub domains: u8,
+    /// Domains that work side by side on one product: each weight is split by columns over so many, where one
+    /// core works in a domain at a time ([`Spaces::lanes`](rknpu::driver::Spaces::lanes)).
+    #[serde(default = "one")]
+    pub lanes: u8,
     /// NPU cores.
     pub cores: u8,
     /// Rows of the largest batch, which is multiplied in blocks of fewer rows where memory is short.
@@ -66,6 +70,7 @@ impl Board {
             domain_bytes: 3900 << 20,
             headroom: 64 << 20,
             domains: 16,
+            lanes: 1,
             cores: 3,
             rows: 256,
             budget: None,
@@ -143,18 +148,37 @@ impl Board {
         self.left().min(self.budget.unwrap_or(u64::MAX))
     }
 
+    /// The same board under the mainline driver: address spaces that do not exclude each other, and in which
+    /// one core works at a time.
+    ///
+    /// ```
+    /// # use ork_cache::plan::Board;
+    /// let board = Board::rk3588("mine", 8 << 30).mainline();
+    /// assert_eq!((board.domains, board.lanes), (15, 3)); // each weight is in three
+    /// ```
+    #[must_use]
+    pub fn mainline(self) -> Board {
+        let lanes = self.cores.max(1);
+        Board { lanes, domains: self.domains / lanes * lanes, ..self }
+    }
+
     /// Bytes of scratch in each domain for blocks of `rows` rows: what an [`rknpu::Matmul`] keeps for each
     /// precision that occurs, for the largest K and N of it.
-    pub(crate) fn scratch(items: &[Item], rows: u32) -> u64 {
+    pub(crate) fn scratch(&self, items: &[Item], rows: u32) -> u64 {
         if rows == 0 {
             return 0;
         }
+        let cores = u32::from((self.cores / self.lanes.max(1)).max(1));
         let of = |precision| {
             let these = || items.iter().map(|i| &i.layout).filter(|l| l.precision() == precision);
             let k = these().map(Layout::k).max()?.min(rknpu::limits::K);
             let limits = MatmulLimits { rows, k, n: these().map(Layout::n).max()? };
-            limits.scratch_bytes(precision).ok()
+            limits.scratch_bytes(precision, cores).ok()
         };
         [Precision::Int8, Precision::Int4, Precision::Fp16].into_iter().filter_map(of).sum()
     }
+}
+
+fn one() -> u8 {
+    1
 }

@@ -87,7 +87,7 @@ pub(crate) fn fit<T>(
     let placed = |total| {
         let mut rows = board.rows;
         loop {
-            let scratch = Board::scratch(items, rows);
+            let scratch = board.scratch(items, rows);
             let fits = rows <= 1 || scratch <= total / SCRATCH_SHARE;
             match fits.then(|| place(total, rows, scratch)).flatten() {
                 None if rows > 1 => rows /= 2,
@@ -95,7 +95,7 @@ pub(crate) fn fit<T>(
             }
         }
     };
-    let scratch = Board::scratch(items, board.rows.min(1));
+    let scratch = board.scratch(items, board.rows.min(1));
     placed(board.total())
         .ok_or_else(|| too_small(board, bytes, scratch, |total| placed(total).is_some()))
 }

@@ -87,9 +87,40 @@ impl Item {
     /// The layouts of the column ranges in which the weight goes through slots of `slot` bytes:
     /// one, when it fits whole. `None` when not even one tile of columns fits.
     pub(crate) fn parts(&self, slot: u64) -> Option<Parts> {
-        let (k, n, precision) = (self.layout.k(), self.layout.n(), self.layout.precision());
-        if self.bytes() <= slot {
-            return Some(Parts { layout: self.layout, columns: n, count: 1 });
+        Parts::new(self.layout, slot)
+    }
+
+    /// The columns that lie in one of so many domains side by side: the first of them, and their layout.
+    /// `None` when there are too few columns for that one.
+    pub(crate) fn lane(&self, lane: u8, lanes: u8) -> Option<(u32, Layout)> {
+        let tiles = self.layout.n() / self.layout.precision().tile_width();
+        let each = tiles.div_ceil(lanes.max(1).into()) * self.layout.precision().tile_width();
+        let columns = Parts { layout: self.layout, columns: each, count: lanes.into() };
+        columns.get(lane.into())
+    }
+
+    /// What the first of so many domains side by side has of it: none has more.
+    pub(crate) fn widest_lane(&self, lanes: u8) -> Item {
+        let layout = self.lane(0, lanes).map_or(self.layout, |(_, layout)| layout);
+        let name = self.name.clone();
+        Item { name, n: layout.n(), layout, bytes: whole_pages(&layout), ..*self }
+    }
+}
+
+/// A weight cut into ranges of columns, all but the last of the same width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Parts {
+    layout: Layout,
+    columns: u32,
+    count: u32,
+}
+
+impl Parts {
+    /// The widest that fit slots of `slot` bytes; `None` when not even one tile of columns fits.
+    pub(crate) fn new(layout: Layout, slot: u64) -> Option<Parts> {
+        let (k, n, precision) = (layout.k(), layout.n(), layout.precision());
+        if whole_pages(&layout) <= slot {
+            return Some(Parts { layout, columns: n, count: 1 });
         }
         let tile = precision.tile_width();
         // Bytes grow with the columns, so the widest part that fits is found by halving.
@@ -102,23 +133,9 @@ impl Item {
             if fits(middle) { fit = middle } else { over = middle }
         }
         let columns = fit * tile;
-        (fit > 0).then(|| Parts { layout: self.layout, columns, count: n.div_ceil(columns) })
+        (fit > 0).then(|| Parts { layout, columns, count: n.div_ceil(columns) })
     }
-}
 
-fn whole_pages(layout: &Layout) -> u64 {
-    layout.bytes().next_multiple_of(PAGE)
-}
-
-/// A weight cut into ranges of columns, all but the last of the same width.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Parts {
-    layout: Layout,
-    columns: u32,
-    count: u32,
-}
-
-impl Parts {
     /// How many.
     pub(crate) fn count(&self) -> u32 {
         self.count
@@ -131,11 +148,10 @@ impl Parts {
         // A range of whole tiles of a layout that exists.
         Layout::new(self.layout.k(), columns, self.layout.precision()).ok().map(|l| (n0, l))
     }
+}
 
-    /// All of them.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, Layout)> + '_ {
-        (0..self.count).filter_map(|i| self.get(i))
-    }
+fn whole_pages(layout: &Layout) -> u64 {
+    layout.bytes().next_multiple_of(PAGE)
 }
 
 /// A model by its public configuration: enough to plan it, without a byte of its weights.
@@ -351,7 +367,8 @@ mod tests {
         let item = Item::new("output.weight", Layout::new(2048, 8256, Precision::Int8).unwrap());
         for slot in [2048 * 32, 1 << 20, 5 << 20, 64 << 20] {
             let mut next = 0;
-            for (n0, layout) in item.parts(slot).unwrap().iter() {
+            let parts = item.parts(slot).unwrap();
+            for (n0, layout) in (0..parts.count()).map(|i| parts.get(i).unwrap()) {
                 assert_eq!(n0, next);
                 assert!(layout.bytes() <= slot);
                 next += layout.n();
@@ -359,6 +376,28 @@ mod tests {
             assert_eq!(next, 8256);
         }
         assert_eq!(item.parts(2048 * 32 - 1), None);
+    }
+
+    #[test]
+    fn lanes_cover_every_column_once_and_the_first_is_the_widest() {
+        for (precision, tiles) in
+            [(Precision::Int8, 1), (Precision::Int8, 258), (Precision::Int4, 4)]
+        {
+            let layout = Layout::new(1056, tiles * precision.tile_width(), precision).unwrap();
+            let item = Item::new("blk.0.w", layout);
+            for lanes in 1..=4 {
+                let widest = item.widest_lane(lanes);
+                let mut next = 0;
+                for (n0, layout) in (0..lanes).map_while(|lane| item.lane(lane, lanes)) {
+                    assert_eq!(n0, next);
+                    assert!(layout.n() <= widest.layout.n());
+                    next += layout.n();
+                }
+                assert_eq!(next, layout.n());
+                assert!(widest.bytes() * u64::from(lanes) >= layout.bytes());
+            }
+            assert_eq!(item.lane(0, 1), Some((0, layout)));
+        }
     }
 
     #[test]

@@ -28,13 +28,13 @@ mod dense;
 mod experts;
 mod item;
 mod keep;
+pub(crate) mod lanes;
 mod several_models;
 mod show;
 
 pub use apply::{Part, Placed};
 pub use board::Board;
 pub use budget::PlanError;
-pub(crate) use budget::fit;
 pub use cost::Cost;
 pub use item::{Experts, Item, Shape, ShapeError};
 

@@ -1,7 +1,7 @@
 //! Models that share a board.
 
 use super::budget::{PlanError, fit, smallest};
-use super::{Board, Item, Plan, Room};
+use super::{Board, Item, Plan, Room, lanes};
 
 impl Plan {
     /// A plan for each of several models, given by name, that share a board's memory and domains. The first
@@ -16,6 +16,17 @@ impl Plan {
         if models.iter().any(|(_, items)| items.is_empty()) {
             return Err(PlanError::Empty);
         }
+        match board.lanes {
+            0 | 1 => Plan::several_in_one_lane(models, board),
+            _ => lanes::several(models, board),
+        }
+    }
+
+    /// As [`Plan::several`], of weights that are whole in a domain.
+    pub(super) fn several_in_one_lane(
+        models: &[(&str, &[Item])],
+        board: &Board,
+    ) -> Result<Vec<Plan>, PlanError> {
         let all: Vec<Item> = models.iter().flat_map(|(_, items)| items.iter().cloned()).collect();
         fit(board, &all, |total, rows, scratch| {
             let greedy = one_after_the_other(models, board, total, rows, scratch, |_| 0);

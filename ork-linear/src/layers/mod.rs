@@ -164,24 +164,24 @@ impl Layers {
                 self.padded.clear();
                 pad(input, inputs, layout.k() as usize, &mut self.padded);
             }
-            let parts = self.placed.items[weight].clone();
-            if int8 && m >= self.npu_rows && parts.len() == 1 {
-                let part = self.placed.parts[parts.start];
-                let entry =
-                    Entry { part, out: Output { rows: out, n, column: part.column as usize } };
+            if int8 && m >= self.npu_rows && self.placed.together(weight).count() == 1 {
+                let parts = self.placed.together(weight).next().unwrap_or_default();
+                let Some(entry) = Entry::new(parts, out, n) else { continue };
                 if let Some(entry) = list.push(entry) {
                     self.finish(&mut list, input, &mut run)?;
                     list.push(entry);
                 }
                 continue;
             }
-            // Parts of one weight write the same rows, and are wide: one after the other.
+            // Parts of one weight write the same rows, and are wide: one after the other, but for those that
+            // lie side by side.
             self.finish(&mut list, input, &mut run)?;
-            for index in parts {
-                let part = self.placed.parts[index];
+            for index in 0..self.placed.together(weight).count() {
+                let parts = self.placed.together(weight).nth(index).unwrap_or_default();
                 let mut alone = List::default();
-                let out = Output { rows: &mut *out, n, column: part.column as usize };
-                alone.push(Entry { part, out });
+                if let Some(entry) = Entry::new(parts, out, n) {
+                    alone.push(entry);
+                }
                 self.finish(&mut alone, input, &mut run)?;
             }
         }
@@ -205,15 +205,20 @@ impl Layers {
                 }
             }
         }
-        list.drain().try_for_each(|entry| self.on_cpu(entry, input, run))
+        for mut entry in list.drain() {
+            // While a domain is visited, weights of others would wait for the visit to end.
+            run.leave(entry.domain());
+            for index in 0..entry.parts().count() {
+                let Some(&part) = entry.parts().nth(index) else { break };
+                let n = entry.channels(&part);
+                self.on_cpu(&part, n, entry.out(&part), input)?;
+            }
+        }
+        Ok(())
     }
 
-    /// Multiplies by one part of a weight on the CPU.
-    fn on_cpu(&mut self, entry: Entry<'_>, input: &[f32], run: &mut Run<'_>) -> Result<()> {
-        let n = entry.channels();
-        let Entry { part, out } = entry;
-        // While a domain is visited, weights of others would wait for the visit to end.
-        run.leave(part.domain);
+    /// Multiplies by the first `n` channels of one part of a weight on the CPU.
+    fn on_cpu(&mut self, part: &Part, n: usize, out: Output<'_>, input: &[f32]) -> Result<()> {
         let pinned = self.npu.cache().acquire(part.weight);
         let tiles = match &pinned {
             Ok(pinned) => pinned.tiles()?,
@@ -225,7 +230,7 @@ impl Layers {
             }
         };
         let transform = self.transforms[part.item];
-        let scales = scales(&self.store, &part)?;
+        let scales = scales(&self.store, part)?;
         let weight = TiledWeight::new(part.layout, tiles, scales, transform)?.cut_to(n);
         let inputs = self.store.items().get(part.item).map(|item| item.k);
         let input = if inputs == Some(part.layout.k()) { input } else { &self.padded };

@@ -8,6 +8,7 @@ use rayon::prelude::*;
 use rknpu::matmul::{Int8, Outputs, Rows, Segment};
 use rknpu::{Matmul, OnDevice};
 use rknpu_sys::layout::Precision;
+use rknpu_sys::regs::CORES;
 
 use super::scales;
 use crate::cpu::Output;
@@ -20,7 +21,9 @@ use crate::rows::QuantisedRows;
 #[derive(Debug)]
 pub(super) struct Npu {
     cache: Cache,
-    /// In each domain, if it has int8 weights.
+    /// Domains side by side that share a matmul.
+    lanes: usize,
+    /// Of each so many domains, if they have int8 weights.
     matmuls: Vec<Option<Mutex<Matmul>>>,
     /// Why it computes no more.
     failure: OnceLock<Arc<Error>>,
@@ -28,9 +31,15 @@ pub(super) struct Npu {
 }
 
 impl Npu {
-    pub(super) fn new(cache: Cache, matmuls: Vec<Option<Matmul>>) -> Npu {
+    pub(super) fn new(cache: Cache, lanes: usize, matmuls: Vec<Option<Matmul>>) -> Npu {
         let matmuls = matmuls.into_iter().map(|matmul| matmul.map(Mutex::new)).collect();
-        Npu { cache, matmuls, failure: OnceLock::new(), said: AtomicBool::new(false) }
+        Npu {
+            cache,
+            lanes: lanes.max(1),
+            matmuls,
+            failure: OnceLock::new(),
+            said: AtomicBool::new(false),
+        }
     }
 
     pub(super) fn cache(&self) -> &Cache {
@@ -56,7 +65,7 @@ pub(super) struct Run<'a> {
     stay: Option<Stay<'a>>,
 }
 
-/// Products that share the rows and lie in one domain.
+/// Products that share the rows and lie in one domain, or in those side by side.
 #[derive(Default)]
 pub(super) struct List<'a> {
     entries: [Option<Entry<'a>>; List::MOST],
@@ -65,10 +74,12 @@ pub(super) struct List<'a> {
 impl<'a> List<'a> {
     /// More than an engine asks for at once; a chain may hold fewer.
     const MOST: usize = 8;
+    /// Parts of them at most.
+    const PARTS: usize = Self::MOST * CORES;
 
     /// Takes one more product; gives it back when there is no room, or the list is of another domain.
     pub(super) fn push(&mut self, entry: Entry<'a>) -> Option<Entry<'a>> {
-        if self.domain().is_some_and(|domain| domain != entry.part.domain) {
+        if self.domain().is_some_and(|domain| domain != entry.domain()) {
             return Some(entry);
         }
         match self.entries.iter_mut().find(|place| place.is_none()) {
@@ -87,26 +98,52 @@ impl<'a> List<'a> {
 
     /// Whether its products are of int8.
     pub(super) fn is_int8(&self) -> bool {
-        let of = |entry: &Entry<'_>| entry.part.layout.precision() == Precision::Int8;
+        let of = |part: &Part| part.layout.precision() == Precision::Int8;
+        let of = |entry: &Entry<'_>| entry.parts().all(of);
         self.entries.iter().flatten().all(of) && self.entries[0].is_some()
     }
 
     fn domain(&self) -> Option<DomainId> {
-        self.entries.first()?.as_ref().map(|entry| entry.part.domain)
+        self.entries.first()?.as_ref().map(Entry::domain)
     }
 }
 
-/// A product by a part of a weight.
+/// A product by a part of a weight, or by those that are multiplied at the same time, each in its domain.
 pub(super) struct Entry<'a> {
-    pub(super) part: Part,
-    pub(super) out: Output<'a>,
+    first: Part,
+    others: [Option<Part>; CORES - 1],
+    /// Rows of a weight's results, and how wide they are.
+    pub(super) rows: &'a mut [f32],
+    pub(super) n: usize,
 }
 
-impl Entry<'_> {
-    /// Channels that go to the results: a layout may have more than a weight.
-    pub(super) fn channels(&self) -> usize {
-        let behind = self.out.n.saturating_sub(self.part.column as usize);
-        behind.min(self.part.layout.n() as usize)
+impl<'a> Entry<'a> {
+    /// The product by parts that [are together](ork_cache::Placed::together); `None` for none.
+    pub(super) fn new(parts: &[Part], rows: &'a mut [f32], n: usize) -> Option<Entry<'a>> {
+        let (first, behind) = parts.split_first()?;
+        let mut others = [None; CORES - 1];
+        others.iter_mut().zip(behind).for_each(|(place, part)| *place = Some(*part));
+        Some(Entry { first: *first, others, rows, n })
+    }
+
+    pub(super) fn parts(&self) -> impl Iterator<Item = &Part> {
+        std::iter::once(&self.first).chain(self.others.iter().flatten())
+    }
+
+    /// That of the first part.
+    pub(super) fn domain(&self) -> DomainId {
+        self.first.domain
+    }
+
+    /// Where a part's results go.
+    pub(super) fn out(&mut self, part: &Part) -> Output<'_> {
+        Output { rows: self.rows, n: self.n, column: part.column as usize }
+    }
+
+    /// Channels of a part that go to the results: a layout may have more than a weight.
+    pub(super) fn channels(&self, part: &Part) -> usize {
+        let behind = self.n.saturating_sub(part.column as usize);
+        behind.min(part.layout.n() as usize)
     }
 }
 
@@ -143,9 +180,9 @@ impl<'a> Run<'a> {
         self.stay.take_if(|stay| stay.visit.domain() != domain);
     }
 
-    /// Multiplies the rows by each part of a list, all in one domain; `false` when that is nothing for the
-    /// NPU, for want of memory. What is ready goes as one product; a part that is not is waited for with
-    /// nothing held, and begins the next.
+    /// Multiplies the rows by each entry of a list, all in one domain or those side by side; `false` when that is
+    /// nothing for the NPU, for want of memory. What is ready goes as one product; a weight that is not is
+    /// waited for with nothing else held, and begins the next.
     pub(super) fn multiply(
         &mut self,
         list: &mut List<'_>,
@@ -162,13 +199,18 @@ impl<'a> Run<'a> {
         }
         let mut entries = &mut list.entries[..];
         while let Some(Some(first)) = entries.first() {
-            let mut pins = [const { None }; List::MOST];
-            pins[0] = Some(stay.visit.acquire(first.part.weight)?);
+            let mut pins = [const { None }; List::PARTS];
+            let mut places = pins.iter_mut();
+            for (part, pin) in first.parts().zip(&mut places) {
+                *pin = Some(stay.visit.acquire(part.weight)?);
+            }
             let mut ready = 1;
-            for (pin, entry) in pins.iter_mut().zip(entries.iter().flatten()).skip(1) {
-                *pin = stay.visit.acquire_ready(entry.part.weight)?;
-                if pin.is_none() {
-                    break;
+            'ready: for entry in entries.iter().flatten().skip(1) {
+                for (part, pin) in entry.parts().zip(&mut places) {
+                    *pin = stay.visit.acquire_ready(part.weight)?;
+                    if pin.is_none() {
+                        break 'ready;
+                    }
                 }
                 ready += 1;
             }
@@ -183,7 +225,9 @@ impl<'a> Run<'a> {
     fn stay(&mut self, domain: DomainId) -> Result<Option<&mut Stay<'a>>> {
         if self.stay.is_none() {
             let npu = self.npu;
-            let Some(Some(matmul)) = npu.matmuls.get(domain.index()) else { return Ok(None) };
+            let Some(Some(matmul)) = npu.matmuls.get(domain.index() / npu.lanes) else {
+                return Ok(None);
+            };
             let visit = npu.cache.enter(domain)?;
             // Whoever panicked with it left no rows there, and results nobody reads.
             let matmul = matmul.lock().unwrap_or_else(PoisonError::into_inner);
@@ -204,11 +248,19 @@ impl Stay<'_> {
         block: usize,
     ) -> Result<()> {
         let Some(one) = pins.iter().flatten().next() else { return Ok(()) };
-        let mut weights = [one.weight_ref()?; List::MOST];
-        for (weight, pin) in weights.iter_mut().zip(pins.iter().flatten()) {
-            *weight = pin.weight_ref()?;
+        let mut weights = [one.weight_ref()?; List::PARTS];
+        // Which entry each is of, and which of its parts.
+        let mut of = [(0, 0); List::PARTS];
+        let all = entries.iter().flatten().enumerate();
+        let all = all.flat_map(|(i, entry)| (0..entry.parts().count()).map(move |part| (i, part)));
+        let mut count = 0;
+        for ((weight, of), (pin, place)) in
+            weights.iter_mut().zip(&mut of).zip(pins.iter().flatten().zip(all))
+        {
+            (*weight, *of) = (pin.weight_ref()?, place);
+            count += 1;
         }
-        let weights = &weights[..entries.len()];
+        let weights = &weights[..count];
         for first in (0..rows.m()).step_by(block) {
             let m = block.min(rows.m() - first);
             let there = match self.rows.take_if(|(start, _)| *start == first) {
@@ -221,10 +273,11 @@ impl Stay<'_> {
             };
             let mut product = self.matmul.multiply_all(weights, &there)?;
             while let Some(outputs) = product.next_columns()? {
-                let Some(Some(entry)) = entries.get_mut(outputs.weight()) else { break };
-                let n = entry.channels();
-                let scales = scales(store, &entry.part)?;
-                read(&outputs, rows, first, m, scales, &mut entry.out, n);
+                let (entry, part) = of[outputs.weight()];
+                let Some(Some(entry)) = entries.get_mut(entry) else { break };
+                let Some(&part) = entry.parts().nth(part) else { break };
+                let (n, scales) = (entry.channels(&part), scales(store, &part)?);
+                read(&outputs, rows, first, m, scales, &mut entry.out(&part), n);
             }
             self.rows = Some((first, there));
         }

@@ -91,13 +91,12 @@ pub fn open(device: &Device, stores: &[Arc<Store>], setup: &Setup) -> Result<Vec
         }
         _ => device.cores()?,
     };
-    let matmul = |(i, domain)| match opened.limits(i, Precision::Int8) {
-        Some(limits) => Matmul::int8(domain, &cores, limits).map(Some),
+    let matmul = |(group, domains)| match opened.limits(group, Precision::Int8) {
+        Some(limits) => Matmul::side_by_side(domains, &cores, limits).map(Some),
         None => Ok(None),
     };
-    let domains = opened.cache.domains().iter().enumerate();
-    let matmuls = domains.map(matmul).collect::<rknpu::Result<_>>()?;
-    let npu = Arc::new(Npu::new(opened.cache.clone(), matmuls));
+    let matmuls = opened.groups().enumerate().map(matmul).collect::<rknpu::Result<_>>()?;
+    let npu = Arc::new(Npu::new(opened.cache.clone(), opened.lanes, matmuls));
     let (notes, reading): (Arc<[_]>, _) = (opened.notes.into(), Arc::new(opened.reading));
     let models = stores.iter().zip(opened.models).zip(transforms);
     models

@@ -135,17 +135,19 @@ fn residency(items: &[Item], plan: &Plan) -> Vec<html::Domain> {
             cells: Vec::new(),
         })
         .collect();
+    // A weight that is split over domains side by side is in as many.
+    let lanes = usize::from(plan.board.lanes.max(1));
     for (item, &place) in items.iter().zip(&plan.places) {
-        let cell = html::Cell {
+        let cell = || html::Cell {
             name: item.name.to_string(),
-            bytes: item.bytes(),
+            bytes: item.bytes() / lanes as u64,
             place: match place {
                 Place::Resident(_) => html::Place::Resident,
                 Place::Slot(_, parts) => html::Place::Streamed(parts),
             },
         };
-        if let Some(domain) = domains.get_mut(plan.domain_of(place).index()) {
-            domain.cells.push(cell);
+        for domain in domains.iter_mut().skip(plan.domain_of(place).index()).take(lanes) {
+            domain.cells.push(cell());
         }
     }
     domains

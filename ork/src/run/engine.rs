@@ -7,7 +7,7 @@ use super::activations::{Noise, Noisy};
 use super::model::Totals;
 use crate::error::{Error, Result};
 
-/// Matmuls of one domain, for each precision that occurs in it.
+/// Matmuls of one domain, or of those side by side, for each precision that occurs there.
 #[derive(Debug)]
 pub(super) struct Engine {
     pub(super) int8: Option<Line<Int8>>,
@@ -32,18 +32,19 @@ pub(super) struct Inputs {
 }
 
 impl Engine {
-    /// Multiplies the inputs by a weight and gives the results to `read`: row, first column, sums. Says
-    /// how many cores it took at most.
+    /// Multiplies the inputs by a weight, whole or its parts, and gives the results to `read`: part, row, first
+    /// column of the part, sums. Says how many cores it took at most.
     pub(super) fn run(
         &mut self,
-        weight: &WeightRef<'_>,
+        parts: &[WeightRef<'_>],
         inputs: Inputs,
         totals: &mut Totals,
-        read: impl FnMut(usize, u32, &[i32]),
+        read: impl FnMut(usize, usize, u32, &[i32]),
     ) -> Result<u32> {
-        match (weight.layout().precision(), &mut self.int8, &mut self.int4) {
-            (Precision::Int8, Some(line), _) => line.run(weight, inputs, totals, read),
-            (Precision::Int4, _, Some(line)) => line.run(weight, inputs, totals, read),
+        let Some(first) = parts.first() else { return Ok(0) };
+        match (first.layout().precision(), &mut self.int8, &mut self.int4) {
+            (Precision::Int8, Some(line), _) => line.run(parts, inputs, totals, read),
+            (Precision::Int4, _, Some(line)) => line.run(parts, inputs, totals, read),
             (precision, ..) => Err(Error::Usage(format!("{precision:?} weights are not run here"))),
         }
     }
@@ -56,12 +57,13 @@ impl<E: Noisy> Line<E> {
 
     fn run(
         &mut self,
-        weight: &WeightRef<'_>,
+        parts: &[WeightRef<'_>],
         inputs: Inputs,
         totals: &mut Totals,
-        mut read: impl FnMut(usize, u32, &[i32]),
+        mut read: impl FnMut(usize, usize, u32, &[i32]),
     ) -> Result<u32> {
-        let (all, k, mut cores) = (inputs.rows, weight.layout().k(), 0);
+        let k = parts.first().map_or(0, |part| part.layout().k());
+        let (all, mut cores) = (inputs.rows, 0);
         let block = self.matmul.activations().rows(k);
         for first in (0..all).step_by(block) {
             let inputs = Inputs { first, rows: block.min(all - first), ..inputs };
@@ -75,7 +77,7 @@ impl<E: Noisy> Line<E> {
                 }
             };
             let (_, rows) = self.held.insert((inputs, rows));
-            let mut product = self.matmul.multiply(weight, rows)?;
+            let mut product = self.matmul.multiply_all(parts, rows)?;
             while let Some(outputs) = product.next_columns()? {
                 read_rows(&outputs, first, &mut read);
             }
@@ -89,11 +91,12 @@ impl<E: Noisy> Line<E> {
 fn read_rows<E: Noisy>(
     outputs: &Outputs<'_, E>,
     first: usize,
-    read: &mut impl FnMut(usize, u32, &[i32]),
+    read: &mut impl FnMut(usize, usize, u32, &[i32]),
 ) {
+    let part = outputs.weight();
     for row in 0..outputs.rows() {
         for segment in outputs.row(row) {
-            segment.sums(|columns, sums| read(first + row, columns.start, sums));
+            segment.sums(|columns, sums| read(part, first + row, columns.start, sums));
         }
     }
 }

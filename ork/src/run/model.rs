@@ -110,22 +110,23 @@ impl Model {
         routed
     }
 
-    /// Multiplies the first `rows` rows by a weight, part by part.
+    /// Multiplies the first `rows` rows by a weight, part by part; those in domains side by side together.
     pub(super) fn weight(&mut self, index: usize, rows: usize, pass: &mut Pass<'_>) -> Result<()> {
         let item = &self.store.items()[index];
         let (layout, n) = (item.layout, item.n as usize);
-        let whole = self.placed.items[index].len() == 1;
+        let whole = self.placed.together(index).count() == 1;
         let form = Form { precision: layout.precision(), whole };
         // An NPU that computes nothing is seen before its results are used for anything.
         let first = !self.compared.contains(&form);
         self.out = (first || self.verify).then(|| vec![0; rows * n]);
-        for part in self.placed.items[index].clone() {
-            let part = self.placed.parts[part];
-            let domain = part.domain;
+        for wave in 0..self.placed.together(index).count() {
+            let parts = self.placed.together(index).nth(wave).unwrap_or_default();
+            let parts: Vec<Part> = parts.to_vec();
+            let Some(domain) = parts.first().map(|part| part.domain) else { continue };
             let recorder = pass.visits.recorder;
             let visit = pass.visits.enter(domain)?;
-            if let Some(engine) = pass.engines.get_mut(domain.index()) {
-                self.multiply(&part, rows, visit, engine, recorder)?;
+            if let Some(engine) = pass.engines.get_mut(domain.index() / pass.lanes.max(1)) {
+                self.multiply(&parts, rows, visit, engine, recorder)?;
             }
         }
         self.digest.end_weight(index);
@@ -141,39 +142,43 @@ impl Model {
         rows.last().map_or(Ok(()), |row| self.compare(index, rows.len() - 1, row))
     }
 
-    /// Multiplies by one part of a weight and reads the results where they are.
+    /// Multiplies by one part of a weight, or those side by side, and reads the results where they are.
     fn multiply(
         &mut self,
-        part: &Part,
+        parts: &[Part],
         rows: usize,
         visit: &Visit,
         engine: &mut Engine,
         recorder: Option<&Recorder>,
     ) -> Result<()> {
-        let item = &self.store.items()[part.item];
-        let inputs = Inputs { model: self.index, item: part.item, first: 0, rows };
+        let Some(first) = parts.first() else { return Ok(()) };
+        let item = &self.store.items()[first.item];
+        let inputs = Inputs { model: self.index, item: first.item, first: 0, rows };
         let n = u64::from(item.n);
         let asked = Instant::now();
-        let slot = visit.acquire(part.weight)?;
+        let slots = parts.iter().map(|part| visit.acquire(part.weight));
+        let slots = slots.collect::<ork_cache::Result<Vec<_>>>()?;
         let since = Instant::now();
         self.totals.waited += since.duration_since(asked);
         let (digest, out, totals) = (&mut self.digest, &mut self.out, &mut self.totals);
-        let read = |row: usize, column: u32, sums: &[i32]| {
+        let read = |part: usize, row: usize, column: u32, sums: &[i32]| {
+            let column = parts[part].column + column;
             // Columns past the last are padding.
-            let left = item.n.saturating_sub(part.column + column) as usize;
+            let left = item.n.saturating_sub(column) as usize;
             let sums = &sums[..sums.len().min(left)];
-            let at = row as u64 * n + u64::from(part.column + column);
+            let at = row as u64 * n + u64::from(column);
             digest.add(at, sums);
             if let Some(out) = out.as_mut().and_then(|out| out.get_mut(at as usize..)) {
                 out.iter_mut().zip(sums).for_each(|(to, sum)| *to = *sum);
             }
         };
-        let weight = slot.weight_ref()?;
-        let cores = engine.run(&weight, inputs, totals, read)?;
+        let weights = slots.iter().map(ork_cache::Pinned::weight_ref);
+        let weights = weights.collect::<ork_cache::Result<Vec<_>>>()?;
+        let cores = engine.run(&weights, inputs, totals, read)?;
         let took = since.elapsed();
         self.times.add(cores as usize, took);
         self.totals.compute += took;
-        drop(slot);
+        drop(slots);
         self.totals.matmuls += 1;
         if let Some(recorder) = recorder {
             let start = recorder.now().saturating_sub(took);

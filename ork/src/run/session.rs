@@ -81,6 +81,8 @@ pub struct Session {
     prefetcher: Option<Prefetcher>,
     models: Vec<Model>,
     engines: Vec<Engine>,
+    /// Domains that share an engine.
+    lanes: usize,
     cache: Cache,
     recorder: Option<Arc<Recorder>>,
     /// What the prefetcher will follow, once no pack is being made.
@@ -112,18 +114,18 @@ impl Session {
             declare(recorder, cores.count(), domains, opened.bytes);
         }
         let mut engines = Vec::new();
-        for (index, domain) in opened.cache.domains().iter().enumerate() {
+        for (index, domains) in opened.groups().enumerate() {
             let of = |precision| opened.limits(index, precision);
             engines.push(Engine {
                 int8: of(Precision::Int8)
-                    .map(|limits| Matmul::int8(domain, &cores, limits).map(Line::new))
+                    .map(|limits| Matmul::side_by_side(domains, &cores, limits).map(Line::new))
                     .transpose()?,
                 int4: of(Precision::Int4)
-                    .map(|limits| Matmul::int4(domain, &cores, limits).map(Line::new))
+                    .map(|limits| Matmul::side_by_side(domains, &cores, limits).map(Line::new))
                     .transpose()?,
             });
         }
-        let Opened { cache, models: placed, bytes, reading, notes, .. } = opened;
+        let Opened { cache, models: placed, lanes, bytes, reading, notes, .. } = opened;
         let times = Arc::new(CoreTimes::default());
         let mut models: Vec<Model> = stores
             .iter()
@@ -146,6 +148,7 @@ impl Session {
             prefetcher,
             models,
             engines,
+            lanes,
             cache,
             recorder: setup.recorder,
             ahead: streamed,
@@ -162,10 +165,11 @@ impl Session {
     /// # Errors
     /// [`Error::Check`] when a result is not the CPU's; [`Error::Cache`], [`Error::Device`].
     pub fn pass(&mut self, model: usize) -> Result<()> {
-        let Session { models, engines, cache, recorder, .. } = self;
+        let Session { models, engines, lanes, cache, recorder, .. } = self;
         let Some(model) = models.get_mut(model) else { return Ok(()) };
         let recorder = recorder.as_deref();
-        let mut pass = Pass { engines, visits: Visits { cache, recorder, visit: None } };
+        let mut pass =
+            Pass { engines, lanes: *lanes, visits: Visits { cache, recorder, visit: None } };
         if let Some(router) = &mut model.router {
             router.next_batch(model.rows);
         }
@@ -251,19 +255,20 @@ impl Session {
             })
             .collect();
         for model in &self.models {
-            for parts in &model.placed.items {
-                let parts = &model.placed.parts[parts.clone()];
-                let Some(first) = parts.first() else { continue };
-                let Some(domain) = domains.get_mut(first.domain.index()) else { continue };
-                let bytes = parts.iter().map(|part| part.layout.bytes()).sum();
-                let stays = first.is_resident();
-                domain.resident += if stays { bytes } else { 0 };
-                let place = match stays {
-                    true => html::Place::Resident,
-                    false => html::Place::Streamed(parts.len() as u32),
-                };
-                let name = model.store.items()[first.item].name.to_string();
-                domain.cells.push(html::Cell { name, bytes, place });
+            for (item, all) in model.store.items().iter().zip(&model.placed.items) {
+                let all = &model.placed.parts[all.clone()];
+                for (index, domain) in domains.iter_mut().enumerate() {
+                    let parts = || all.iter().filter(|part| part.domain.index() == index);
+                    let Some(first) = parts().next() else { continue };
+                    let bytes = parts().map(|part| part.layout.bytes()).sum();
+                    let stays = first.is_resident();
+                    domain.resident += if stays { bytes } else { 0 };
+                    let place = match stays {
+                        true => html::Place::Resident,
+                        false => html::Place::Streamed(parts().count() as u32),
+                    };
+                    domain.cells.push(html::Cell { name: item.name.to_string(), bytes, place });
+                }
             }
         }
         for (domain, limit) in domains.iter_mut().zip(limits.domains) {

@@ -11,6 +11,8 @@ use crate::error::Result;
 /// A pass under way: where its matmuls run.
 pub(super) struct Pass<'a> {
     pub(super) engines: &'a mut [Engine],
+    /// Domains that share an engine.
+    pub(super) lanes: usize,
     pub(super) visits: Visits<'a>,
 }
 

@@ -354,7 +354,7 @@ impl<E: Element> Matmul<E> {
     /// let (left, right) = (left.to_device()?, right.to_device()?);
     ///
     /// let limits = MatmulLimits { rows: 1, k: 64, n: 32 };
-    /// let mut matmul = Matmul::side_by_side(&domains, &device.cores()?, limits)?;
+    /// let mut matmul: Matmul = Matmul::side_by_side(&domains, &device.cores()?, limits)?;
     /// let mut rows = matmul.activations().lease(1, 64)?;
     /// rows.write_row(0, &[1; 64])?;
     /// let rows = rows.to_device()?;
