@@ -1,5 +1,8 @@
 //! Layers of made-up models on the simulator: whoever computes and wherever weights are, the same bits.
 
+#[path = "../../rknpu/tests/support/drivers.rs"]
+mod drivers;
+
 use std::fs::File;
 use std::path::Path;
 use std::slice;
@@ -12,7 +15,7 @@ use ork_weights::model::{Model, OpenOptions, synth::Shape};
 use ork_weights::pack::Pack;
 use ork_weights::quantise::Tier;
 use rknpu::Device;
-use rknpu::sim::config::Config;
+use rknpu::sim::config::{Config, Driver};
 use rknpu::sim::{Fault, Machine};
 
 const ROTATED: Tier = Tier::RotatedInt8 { group: None };
@@ -52,8 +55,8 @@ impl Files {
     }
 }
 
-fn device() -> Device {
-    Device::simulated(Config::default()).unwrap()
+fn device(driver: Driver) -> Device {
+    Device::simulated(drivers::with(driver)).unwrap()
 }
 
 fn setup(store: &Store, part: u64, depth: Depth) -> Setup {
@@ -99,21 +102,20 @@ fn bits(results: &[Vec<f32>]) -> Vec<u32> {
     results.iter().flatten().map(|value| value.to_bits()).collect()
 }
 
-#[test]
-fn who_computes_and_where_weights_are_does_not_show() {
+fn who_computes_and_where_weights_are_does_not_show(driver: Driver) {
     let files = Files::new();
     for tier in [Tier::Int8, ROTATED, Tier::Nf4, Tier::Fp16] {
         for depth in [Depth::Bits8, Depth::Bits16] {
             let store = files.store_of_pack(tier);
             let resident = Setup { npu_rows: usize::MAX, ..setup(&store, 1, depth) };
-            let mut layers = open(&device(), slice::from_ref(&store), &resident).unwrap();
+            let mut layers = open(&device(driver), slice::from_ref(&store), &resident).unwrap();
             let want = bits(&passes(&mut layers[0], 33).unwrap());
             let context = format!("{tier}, {depth} bits");
             assert!(want.iter().all(|bits| f32::from_bits(*bits).is_finite()), "{context}");
             // Streamed and resident, NPU and CPU, cut into other batches.
             for part in [1, 3] {
                 for npu_rows in [1, usize::MAX] {
-                    let machine = Machine::new(Config::default());
+                    let machine = Machine::new(drivers::with(driver));
                     let device = Device::simulated_on(&machine).unwrap();
                     let setup = Setup { npu_rows, ..setup(&store, part, depth) };
                     let mut layers = open(&device, slice::from_ref(&store), &setup).unwrap();
@@ -131,13 +133,12 @@ fn who_computes_and_where_weights_are_does_not_show() {
     }
 }
 
-#[test]
-fn packs_and_models_give_the_same() {
+fn packs_and_models_give_the_same(driver: Driver) {
     let files = Files::new();
     for tier in [Tier::Int8, ROTATED, Tier::Fp16] {
         let [one, other] = [files.store_of_pack(tier), files.store_of_model(tier)].map(|store| {
             let setup = setup(&store, 3, Depth::Bits16);
-            let mut layers = open(&device(), &[store], &setup).unwrap();
+            let mut layers = open(&device(driver), &[store], &setup).unwrap();
             bits(&passes(&mut layers[0], 5).unwrap())
         });
         assert!(one == other, "{tier}");
@@ -145,8 +146,7 @@ fn packs_and_models_give_the_same() {
 }
 
 /// Two tiers beside each other: the same input goes to the device as it is and transformed, in turn.
-#[test]
-fn lists_of_two_tiers_get_the_rows_that_each_needs() {
+fn lists_of_two_tiers_get_the_rows_that_each_needs(driver: Driver) {
     let files = Files::new();
     let path = files.path().join("mixed.orkpack");
     let mut tiers = TierChoice::fixed(ROTATED);
@@ -156,36 +156,34 @@ fn lists_of_two_tiers_get_the_rows_that_each_needs() {
     let store = Arc::new(Store::from_pack(Pack::open(&path).unwrap()));
     let [one, other] = [1, usize::MAX].map(|npu_rows| {
         let setup = Setup { npu_rows, ..setup(&store, 1, Depth::Bits16) };
-        let mut layers = open(&device(), slice::from_ref(&store), &setup).unwrap();
+        let mut layers = open(&device(driver), slice::from_ref(&store), &setup).unwrap();
         bits(&passes(&mut layers[0], 5).unwrap())
     });
     assert!(one == other);
 }
 
-#[test]
-fn two_models_share_a_device() {
+fn two_models_share_a_device(driver: Driver) {
     let files = Files::new();
     let stores = [files.store_of_pack(ROTATED), files.store_of_pack(Tier::Int8)];
     let alone = stores.each_ref().map(|store| {
         let mut layers =
-            open(&device(), slice::from_ref(store), &setup(store, 1, Depth::Bits8)).unwrap();
+            open(&device(driver), slice::from_ref(store), &setup(store, 1, Depth::Bits8)).unwrap();
         bits(&passes(&mut layers[0], 40).unwrap())
     });
     let setup = setup(&stores[0], 1, Depth::Bits8);
-    let mut both = open(&device(), &stores, &setup).unwrap();
+    let mut both = open(&device(driver), &stores, &setup).unwrap();
     assert!(!both[1].placed().streamed.is_empty(), "the second has what is left");
     for (layers, alone) in both.iter_mut().zip(&alone).rev() {
         assert!(bits(&passes(layers, 40).unwrap()) == *alone);
     }
 }
 
-#[test]
-fn a_row_is_the_same_in_every_batch() {
+fn a_row_is_the_same_in_every_batch(driver: Driver) {
     let files = Files::new();
     let store = files.store_of_pack(ROTATED);
     let mut setup = setup(&store, 3, Depth::Bits16);
     setup.cache.rows = 7; // the NPU takes batches in blocks
-    let mut layers = open(&device(), &[store], &setup).unwrap();
+    let mut layers = open(&device(driver), &[store], &setup).unwrap();
     let layers = &mut layers[0];
     let (k, n) = layers.shape(0).unwrap();
     let (k, n) = (k as usize, n as usize);
@@ -199,19 +197,20 @@ fn a_row_is_the_same_in_every_batch() {
     }
 }
 
-#[test]
-fn a_wedged_npu_is_replaced_in_the_middle() {
+fn a_wedged_npu_is_replaced_in_the_middle(driver: Driver) {
     let files = Files::new();
     let store = files.store_of_pack(ROTATED);
     for part in [1, 3] {
         let setup = Setup { npu_rows: 1, ..setup(&store, part, Depth::Bits16) };
-        let mut sound = open(&device(), slice::from_ref(&store), &setup).unwrap();
+        let mut sound = open(&device(driver), slice::from_ref(&store), &setup).unwrap();
         let want = bits(&passes(&mut sound[0], 3).unwrap());
         for after in [0, 3, 11] {
-            let machine = Machine::new(Config::default());
+            let machine = Machine::new(drivers::with(driver));
             let device = Device::simulated_on(&machine).unwrap();
             let mut layers = open(&device, slice::from_ref(&store), &setup).unwrap();
-            machine.inject(Fault::Hang { core: None, after, times: 2 });
+            // A product and its repetition, in each space that has a part of it.
+            let times = 2 * device.capabilities().spaces.lanes() as u32;
+            machine.inject(Fault::Hang { core: None, after, times });
             let got = bits(&passes(&mut layers[0], 3).unwrap());
             assert!(got == want, "a {part}th, hang number {after}");
             let failure = layers[0].npu_failure().expect("the NPU was lost");
@@ -224,14 +223,13 @@ fn a_wedged_npu_is_replaced_in_the_middle() {
     }
 }
 
-#[test]
-fn a_job_that_hangs_once_is_repeated() {
+fn a_job_that_hangs_once_is_repeated(driver: Driver) {
     let files = Files::new();
     let store = files.store_of_pack(Tier::Int8);
     let setup = Setup { npu_rows: 1, ..setup(&store, 1, Depth::Bits8) };
-    let mut sound = open(&device(), slice::from_ref(&store), &setup).unwrap();
+    let mut sound = open(&device(driver), slice::from_ref(&store), &setup).unwrap();
     let want = bits(&passes(&mut sound[0], 3).unwrap());
-    let machine = Machine::new(Config::default());
+    let machine = Machine::new(drivers::with(driver));
     let device = Device::simulated_on(&machine).unwrap();
     let mut layers = open(&device, &[store], &setup).unwrap();
     machine.inject(Fault::Hang { core: None, after: 2, times: 1 });
@@ -239,12 +237,11 @@ fn a_job_that_hangs_once_is_repeated() {
     assert!(layers[0].npu_failure().is_none());
 }
 
-#[test]
-fn what_cannot_be_multiplied_is_refused() {
+fn what_cannot_be_multiplied_is_refused(driver: Driver) {
     let files = Files::new();
     let int4 = files.store_of_pack(Tier::Int4 { group: None });
     let error =
-        open(&device(), slice::from_ref(&int4), &setup(&int4, 1, Depth::Bits8)).unwrap_err();
+        open(&device(driver), slice::from_ref(&int4), &setup(&int4, 1, Depth::Bits8)).unwrap_err();
     assert!(
         matches!(&error, Error::Stored { .. }) && error.to_string().contains("int4"),
         "{error}"
@@ -252,7 +249,7 @@ fn what_cannot_be_multiplied_is_refused() {
 
     let store = files.store_of_pack(Tier::Int8);
     let mut layers =
-        open(&device(), slice::from_ref(&store), &setup(&store, 1, Depth::Bits8)).unwrap();
+        open(&device(driver), slice::from_ref(&store), &setup(&store, 1, Depth::Bits8)).unwrap();
     let layers = &mut layers[0];
     let (k, n) = layers.shape(0).unwrap();
     let (k, n) = (k as usize, n as usize);
@@ -269,12 +266,11 @@ fn what_cannot_be_multiplied_is_refused() {
     assert_eq!(layers.find("no such weight"), None);
 }
 
-#[test]
-fn a_damaged_pack_is_an_error() {
+fn a_damaged_pack_is_an_error(driver: Driver) {
     let files = Files::new();
     let store = files.store_of_pack(Tier::Int8);
     let mut layers =
-        open(&device(), slice::from_ref(&store), &setup(&store, 1, Depth::Bits8)).unwrap();
+        open(&device(driver), slice::from_ref(&store), &setup(&store, 1, Depth::Bits8)).unwrap();
     let path = files.path().join("int8.orkpack");
     File::options().write(true).open(path).unwrap().set_len(8192).unwrap();
     for m in [1, 40] {
@@ -324,7 +320,7 @@ fn a_dense_layer_is_four_submits_a_core() {
         let mut setup = setup(&store, 1, depth);
         setup.cache.budget = 1 << 30;
         let by_cpu = Setup { npu_rows: usize::MAX, ..setup.clone() };
-        let mut cpu = open(&device(), slice::from_ref(&store), &by_cpu).unwrap();
+        let mut cpu = open(&device(Driver::Rknpu), slice::from_ref(&store), &by_cpu).unwrap();
         let want = bits(&decoder_passes(&mut cpu[0], shape.layers, 40, 1));
 
         let machine = Machine::new(Config::default());
@@ -343,8 +339,7 @@ fn a_dense_layer_is_four_submits_a_core() {
     }
 }
 
-#[test]
-fn lists_that_stream_take_what_is_ready_and_never_wait_for_their_own_slots() {
+fn lists_that_stream_take_what_is_ready_and_never_wait_for_their_own_slots(driver: Driver) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
     let shape = Shape { embedding: 512, feed_forward: 1024, layers: 3, ..Shape::tiny() };
@@ -352,14 +347,28 @@ fn lists_that_stream_take_what_is_ready_and_never_wait_for_their_own_slots() {
     let model = Model::open(&path, &OpenOptions::default()).unwrap();
     let store = Arc::new(Store::from_model(model, ROTATED, None).unwrap());
     let by_cpu = Setup { npu_rows: usize::MAX, ..setup(&store, 1, Depth::Bits8) };
-    let mut cpu = open(&device(), slice::from_ref(&store), &by_cpu).unwrap();
+    let mut cpu = open(&device(driver), slice::from_ref(&store), &by_cpu).unwrap();
     let want = bits(&decoder_passes(&mut cpu[0], shape.layers, 33, 2));
     for part in [2, 3, 6] {
         let mut layers =
-            open(&device(), slice::from_ref(&store), &setup(&store, part, Depth::Bits8)).unwrap();
+            open(&device(driver), slice::from_ref(&store), &setup(&store, part, Depth::Bits8))
+                .unwrap();
         assert!(!layers[0].placed().streamed.is_empty());
         let got = bits(&decoder_passes(&mut layers[0], shape.layers, 33, 2));
         assert!(got == want, "a {part}th");
         assert!(layers[0].npu_failure().is_none());
     }
 }
+
+drivers::on_both_drivers!(
+    who_computes_and_where_weights_are_does_not_show,
+    packs_and_models_give_the_same,
+    lists_of_two_tiers_get_the_rows_that_each_needs,
+    two_models_share_a_device,
+    a_row_is_the_same_in_every_batch,
+    a_wedged_npu_is_replaced_in_the_middle,
+    a_job_that_hangs_once_is_repeated,
+    what_cannot_be_multiplied_is_refused,
+    a_damaged_pack_is_an_error,
+    lists_that_stream_take_what_is_ready_and_never_wait_for_their_own_slots,
+);

@@ -108,7 +108,7 @@ pub struct DeviceStats {
 }
 
 impl Device {
-    /// Opens the NPU, wherever it is: tries every DRM node and takes the one whose driver is `rknpu`.
+    /// Opens the NPU, wherever it is: tries every DRM node and takes the one whose driver is `rknpu` or `rocket`.
     ///
     /// # Errors
     /// [`Error::NoDevice`] with what each node answered; otherwise as [`Device::open_path`].

@@ -1,7 +1,8 @@
 //! What is loaded and freed again and again, and run again and again, leaves nothing behind.
 //!
 //! The full size, 26 GB in 100 cycles and 10,000 passes, is run with `ORK_FLAT=full`; without, a tenth
-//! of the bytes and of the passes.
+//! of the bytes and of the passes. With the vendor's driver, or with `ORK_FLAT_DRIVER=rocket` the mainline one;
+//! what is counted is the whole process's, so each has its own.
 
 use std::fmt;
 use std::fs;
@@ -14,6 +15,7 @@ use ork_tests::bench::session;
 use ork_weights::pack::{Dtype, Pack, PackWriter, WriterOptions};
 use rknpu::Device;
 use rknpu::sim::Machine;
+use rknpu::sim::config::{Config, Driver, Form, Mode};
 
 /// Memory of the process may differ by as much: the allocator keeps what it likes.
 const TOLERANCE: u64 = 8 << 20;
@@ -87,7 +89,9 @@ fn pack(path: &Path, weights: u32, k: u32, n: u32) -> Arc<Store> {
 fn nothing_grows() {
     let full = std::env::var("ORK_FLAT").is_ok_and(|size| size == "full");
     let folder = tempfile::tempdir().unwrap();
-    let machine = Machine::new(Default::default());
+    let rocket = std::env::var("ORK_FLAT_DRIVER").is_ok_and(|driver| driver == "rocket");
+    let driver = if rocket { Driver::Rocket(Form::Later) } else { Driver::Rknpu };
+    let machine = Machine::new(Config { driver, mode: Mode::Strict, ..Config::default() });
 
     // 26 weights of 10 MiB, or of 1 MiB: packed, loaded and freed.
     let n = if full { 10 << 10 } else { 1 << 10 };

@@ -179,6 +179,7 @@ impl Board {
     }
 }
 
+/// What plans have that were written without lanes.
 fn one() -> u8 {
     1
 }

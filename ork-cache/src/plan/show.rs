@@ -40,6 +40,13 @@ impl fmt::Display for Plan {
             resident,
             Size(self.device_bytes())
         )?;
+        if self.board.lanes > 1 {
+            writeln!(
+                f,
+                "  each weight is split by columns over {} address spaces, one for each core",
+                self.board.lanes
+            )?;
+        }
         for (i, share) in self.domains.iter().enumerate() {
             write!(f, "  domain {i:>2}: {:>10} resident", Size(share.resident))?;
             for class in self.classes.iter().filter(|c| c.domain.index() == i) {
@@ -69,13 +76,16 @@ impl fmt::Display for Plan {
         if c.loads_per_pass > c.weights_per_pass {
             write!(f, " in {} loads, the largest in parts,", c.loads_per_pass)?;
         }
+        let lru = (c.lru_weights_per_pass, Size(c.lru_bytes_per_pass));
+        if self.board.lanes > 1 {
+            writeln!(f, ", and no space keeps another from being used")?;
+            return write!(f, "  LRU on the same bytes would load {} weights ({})", lru.0, lru.1);
+        }
         writeln!(f, " and switches domains {} times", c.switches_per_pass)?;
         write!(
             f,
             "  LRU on the same bytes would load {} weights ({}) and switch {} times",
-            c.lru_weights_per_pass,
-            Size(c.lru_bytes_per_pass),
-            c.lru_switches_per_pass
+            lru.0, lru.1, c.lru_switches_per_pass
         )
     }
 }

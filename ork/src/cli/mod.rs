@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub use packs::{ConvertArgs, InspectArgs, QuantiseArgs, UpgradeArgs, VerifyArgs};
 pub use probes::{CapacityArgs, DomainsArgs, FillArgs, PersistArgs, ProbeCommand, StreamProbeArgs};
-pub use runs::{BenchArgs, DemoArgs, PlanArgs, TopArgs};
+pub use runs::{BenchArgs, DemoArgs, PlanArgs, PlanDriver, TopArgs};
 pub use text::{Arithmetic, Form, QualityArgs, RunArgs};
 
 use crate::device::DeviceChoice;

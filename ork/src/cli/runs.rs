@@ -145,6 +145,9 @@ pub struct PlanArgs {
     /// The machine: rk3588-4g, -8g, -16g or -32g. May be given several times.
     #[arg(long, value_name = "BOARD", default_value = "rk3588-16g")]
     pub board: Vec<String>,
+    /// The kernel driver: the vendor's, or mainline's, where each weight is split over the cores' address spaces.
+    #[arg(long, value_name = "rknpu|rocket", default_value = "rknpu")]
+    pub driver: PlanDriver,
     /// Rows of the largest batch, for which scratch memory is kept.
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..))]
     pub rows: Option<u32>,
@@ -154,6 +157,15 @@ pub struct PlanArgs {
     /// Draw the residency map as one self-contained page.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+}
+
+/// The kernel driver of a board that is planned for.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlanDriver {
+    /// The vendor's.
+    Rknpu,
+    /// Mainline's.
+    Rocket,
 }
 
 /// `ork top`.

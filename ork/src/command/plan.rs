@@ -7,7 +7,7 @@ use ork_cache::Store;
 use ork_cache::plan::{Board, Item, Place, Plan, Shape};
 use serde::Serialize;
 
-use crate::cli::PlanArgs;
+use crate::cli::{PlanArgs, PlanDriver};
 use crate::error::{Error, Result};
 use crate::input::{Input, model_store, read_text};
 use crate::output::{Report, html};
@@ -33,6 +33,10 @@ pub(super) fn run(args: &PlanArgs, report: Report) -> Result<()> {
         let board = Board::known(board).ok_or_else(|| {
             Error::Usage(format!("no board {board:?}: {} are known", Board::KNOWN.join(", ")))
         })?;
+        let board = match args.driver {
+            PlanDriver::Rknpu => board,
+            PlanDriver::Rocket => board.mainline(),
+        };
         let board = Board {
             budget: args.budget.map(|size| size.0),
             rows: args.rows.unwrap_or(board.rows),

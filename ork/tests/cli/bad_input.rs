@@ -96,8 +96,14 @@ fn a_budget_that_plan_refuses_does_not_run_and_the_other_way_round() {
     let run = |command: &[&str], rows: &str, budget: &str| {
         ork(&[command, &[text(&pack), "--rows", rows, "--budget", budget]].concat()).assert()
     };
-    let (plan, bench) = (&["plan"][..], &["bench", "--device", "sim"][..]);
-    for rows in ["1", "256"] {
+    for (driver, device, rows) in [
+        ("rknpu", "sim", "1"),
+        ("rknpu", "sim", "256"),
+        ("rocket", "sim:rocket", "1"),
+        ("rocket", "sim:rocket", "256"),
+    ] {
+        let plan = &["plan", "--driver", driver][..];
+        let bench = &["bench", "--verify", "--device", device][..];
         let refused = run(plan, rows, "4096").code(2);
         let error = String::from_utf8(refused.get_output().stderr.clone()).unwrap();
         let least = error.split_once(" bytes) is the least").unwrap().0;

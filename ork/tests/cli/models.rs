@@ -205,6 +205,18 @@ fn plans_are_printed_before_anything_runs() {
     let loads = |plan: &serde_json::Value| plan["cost"]["bytes_per_pass"].as_u64().unwrap();
     assert!(loads(&plans[1]) < loads(&plans[0]), "more RAM streams less");
 
+    // Mainline's driver: three spaces for each of the vendor's, and the same weights in them.
+    let split = json(&["plan", "gemma-2-9b", "--driver", "rocket"]);
+    let whole = json(&["plan", "gemma-2-9b"]);
+    let of = |plan: &serde_json::Value| {
+        let domains = plan["plans"][0]["domains"].as_array().unwrap().clone();
+        let resident = domains.iter().map(|domain| domain["resident"].as_u64().unwrap());
+        (domains.len(), resident.sum::<u64>())
+    };
+    let ((spaces, in_spaces), (_, in_domains)) = (of(&split), of(&whole));
+    assert_eq!((spaces % 3, &split["plans"][0]["cost"]["switches_per_pass"]), (0, &0.into()));
+    assert!((in_domains..in_domains + in_domains / 50).contains(&in_spaces), "{in_spaces}");
+
     let (folder, model) = made(Shape { experts: 4, ..Shape::tiny() });
     let page = folder.path().join("plan.html");
     let output = ork(&["plan", text(&model), "--html", text(&page)]).assert().success();

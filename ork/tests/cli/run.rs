@@ -161,11 +161,19 @@ fn what_does_not_fit_is_streamed_with_the_same_text() {
 #[test]
 fn both_drivers_write_the_same_text() {
     let (_folder, path) = writer();
-    let write = |device: &str| {
-        let args = ["--device", device, "--temperature", "0", "--max-tokens", "12"];
-        run(&[&[text(&path), LONG, "--raw"][..], &args].concat(), "").0
+    let write = |device: &str, streamed: bool| {
+        let args = ["--raw", "--device", device, "--temperature", "0", "--max-tokens", "12"];
+        let base = [&[text(&path), LONG][..], &args].concat();
+        let least = least(&base);
+        let budget = if streamed { &["--budget", &least][..] } else { &[] };
+        let (text, err) = run(&[&base[..], budget].concat(), "");
+        assert_eq!(err.contains(" resident, 0 B streamed"), !streamed, "{err}");
+        text
     };
-    assert_eq!(write("sim"), write("sim:rocket"));
+    let wanted = write("sim", false);
+    for (device, streamed) in [("sim:rocket", false), ("sim:rocket", true)] {
+        assert_eq!(write(device, streamed), wanted, "{device}");
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod causes;
 #[cfg(test)]
 mod tests;
+mod way_in;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -107,16 +108,16 @@ pub struct NodeAnswer {
 pub enum Error {
     /// No node belongs to the driver.
     #[error(
-        "no NPU: no DRM node belongs to the rknpu driver ({}); load a kernel with the vendor driver, \
-         or use the simulated device",
-        list(tried)
+        "no NPU: no DRM node belongs to the drivers rknpu or rocket ({}); {}",
+        list(tried),
+        way_in::to_a_driver()
     )]
     NoDevice {
         /// Every node that was tried.
         tried: Vec<NodeAnswer>,
     },
     /// The node belongs to another driver.
-    #[error("{} belongs to the driver {driver:?}, not to rknpu; `Device::open` finds the right node", path.display())]
+    #[error("{} belongs to the driver {driver:?}, not to rknpu or rocket; `Device::open` finds the right node", path.display())]
     OtherDriver {
         /// The node.
         path: PathBuf,
@@ -124,13 +125,13 @@ pub enum Error {
         driver: String,
     },
     /// The node does not exist.
-    #[error("{} does not exist; `Device::open` finds the node, if there is one", path.display())]
+    #[error("{} does not exist; {}", path.display(), way_in::to_a_node(path))]
     NoNode {
         /// The node.
         path: PathBuf,
     },
     /// The node may not be opened.
-    #[error("{} may not be opened: permission denied; join the group that owns it (video or render)", path.display())]
+    #[error("{} may not be opened: permission denied; {}", path.display(), way_in::to_permission(path))]
     Permission {
         /// The node.
         path: PathBuf,

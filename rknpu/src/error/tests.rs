@@ -33,7 +33,10 @@ fn all() -> Vec<(Error, &'static [&'static str])> {
     let tried = vec![NodeAnswer { path: path(), answer: "panthor".into() }];
     let (call, errno) = (Call::Create, Errno::NOMEM);
     vec![
-        (Error::NoDevice { tried }, &["card9: panthor", "vendor driver", "simulated"]),
+        (
+            Error::NoDevice { tried },
+            &["card9: panthor", "rknpu or rocket", "this kernel", "simulated"],
+        ),
         (
             Error::OtherDriver { path: path(), driver: "panthor".into() },
             &["card9", "\"panthor\"", "Device::open"],
