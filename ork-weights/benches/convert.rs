@@ -7,6 +7,10 @@
 //!
 //! `ORK_TEST_MODEL` names a model to use instead of a made-up one.
 
+#[path = "../tests/common/hub.rs"]
+mod hub;
+
+use hub::Kept;
 use ork_weights::convert::{Options, convert};
 use ork_weights::model::synth::Shape;
 use ork_weights::model::{Model, OpenOptions, Read};
@@ -44,7 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
 
     let copied = folder.path().join("source.bin");
-    copy_of(&path, &target, &copied, report.source_bytes(), report.bytes)?;
+    copy_of(&[&path], &target, &copied, report.source_bytes(), report.bytes)?;
     let to = folder.path().join("copy.bin");
     bench.compare(
         "convert/cp of source and output",
@@ -56,6 +60,27 @@ fn main() -> Result<(), Box<dyn Error>> {
             assert!(copied.success());
         },
     );
+    for kept in [Kept::Half, Kept::Fp8] {
+        let hub = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+        let (embedding, inner, words) =
+            if bench.measures() { (2048, 8192, 16384) } else { (256, 512, 256) };
+        hub::folder(hub.path(), kept, embedding, inner, words)?;
+        let model = Model::open(hub.path(), &OpenOptions::default())?;
+        let report = convert(&model, &target, &options, |_| {})?;
+        let parts: Vec<&Path> = model.paths().collect();
+        let bytes = report.source_bytes() + report.bytes;
+        copy_of(&parts, &target, &copied, report.source_bytes(), report.bytes)?;
+        bench.compare(
+            &format!("convert {kept:?}/cp of source and output"),
+            0.2,
+            bytes,
+            || run(&model),
+            || {
+                let copied = Command::new("cp").arg(&copied).arg(&to).status().expect("cp runs");
+                assert!(copied.success());
+            },
+        );
+    }
     bench.compare("convert/read against direct", 1.0, bytes, || run(&buffered), || run(&direct));
 
     let pack = Pack::open(&target)?;
@@ -87,7 +112,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// A file of so many bytes of the model and of the pack.
 fn copy_of(
-    model: &Path,
+    model: &[&Path],
     pack: &Path,
     to: &Path,
     of_model: u64,
@@ -95,7 +120,10 @@ fn copy_of(
 ) -> std::io::Result<()> {
     use std::io::Read;
     let mut out = std::fs::File::create(to)?;
-    std::io::copy(&mut std::fs::File::open(model)?.take(of_model), &mut out)?;
+    let mut left = of_model;
+    for part in model {
+        left -= std::io::copy(&mut std::fs::File::open(part)?.take(left), &mut out)?;
+    }
     std::io::copy(&mut std::fs::File::open(pack)?.take(of_pack), &mut out)?;
     Ok(())
 }

@@ -3,6 +3,7 @@
 use ork_weights::convert::{Options, convert};
 use ork_weights::dequant::TensorType;
 use ork_weights::model::{Model, ModelError, OpenOptions, Role};
+use ork_weights::pack::{Pack, WriterOptions, upgrade, verify};
 use std::fs;
 use std::path::PathBuf;
 
@@ -191,9 +192,23 @@ fn a_report_names_roles() {
     let model = Model::open(&path, &OpenOptions::default()).unwrap();
     assert_eq!(model.weights()[0].kind, TensorType::F16);
     let target = files.0.path().join("m.orkpack");
-    let report = convert(&model, target, &Options::default(), |_| {}).unwrap();
+    let report = convert(&model, &target, &Options::default(), |_| {}).unwrap();
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json["weights"][0]["role"], "linear");
     assert_eq!(json["weights"][1]["role"], "output head");
     assert_eq!(json["skipped"]["blk.0.attn_norm.weight"]["role"], "norm");
+    // So does the pack, in whatever version.
+    let pack = Pack::open(&target).unwrap();
+    assert_eq!(
+        pack.left_out().iter().collect::<Vec<_>>(),
+        [("blk.0.attn_norm.weight", Role::Norm)]
+    );
+    for version in [2, 3, 5, 7] {
+        let other = files.0.path().join(format!("{version}.orkpack"));
+        let options = WriterOptions { version, ..WriterOptions::default() };
+        upgrade(&pack, &other, options, |_| {}).unwrap();
+        let other = Pack::open(&other).unwrap();
+        assert_eq!(other.left_out(), pack.left_out());
+        assert!(verify(&other, &|_| {}).is_sound());
+    }
 }

@@ -507,8 +507,11 @@ fn with_extension_field(offset: usize, value: &[u8]) -> Vec<u8> {
 
 #[test]
 fn extension_version() {
+    let bytes = with_extension_field(16, &3u32.to_le_bytes());
+    assert_refused!(refused(bytes), PackError::ExtensionVersion { version: 3 });
+    // One that speaks of a list and has none.
     let bytes = with_extension_field(16, &2u32.to_le_bytes());
-    assert_refused!(refused(bytes), PackError::ExtensionVersion { version: 2 });
+    assert_refused!(refused(bytes), PackError::Extension { .. });
 }
 
 #[test]

@@ -115,8 +115,8 @@ fn warn_unnamed(pack: &Path, report: Report) {
     ));
 }
 
-/// Names examples for each reason at most.
-const EXAMPLES: usize = 3;
+/// Names that are examples of one kind at most.
+pub(crate) const EXAMPLES: usize = 3;
 
 /// Says which tensors of a model are not among its weights, a line for each reason.
 pub(crate) fn note_skipped(model: &Model, report: Report) {

@@ -34,7 +34,7 @@ pub use imatrix::Imatrix;
 pub use report::{Report, WeightReport};
 
 use crate::model::{Model, ModelError, Weight};
-use crate::pack::{PackError, PackWriter, Places, WriterOptions};
+use crate::pack::{LeftOut, PackError, PackWriter, Places, WriterOptions};
 use crate::quantise::{Tier, blob_bytes, blob_scales};
 use stage::{Stage, Work};
 use std::path::{Path, PathBuf};
@@ -179,6 +179,7 @@ pub fn convert(
         WriterOptions {
             recipe: recipe_hash(options),
             expected: u32::try_from(plan.len()).ok(),
+            left_out: left_out(model),
             places: None,
             ..options.writer.clone()
         },
@@ -264,7 +265,11 @@ pub fn writer_options(model: &Model, tier: Tier) -> Result<WriterOptions, Conver
     let plan = plan(model, &options)?;
     let places = Places::new(plan.iter().map(|work| (work.header(), work.scales)))?;
     let (recipe, places) = (recipe_hash(&options), Some(places));
-    Ok(WriterOptions { recipe, places, ..WriterOptions::default() })
+    Ok(WriterOptions { recipe, places, left_out: left_out(model), ..WriterOptions::default() })
+}
+
+fn left_out(model: &Model) -> LeftOut {
+    LeftOut::new(model.skipped().iter().map(|tensor| (&*tensor.name, tensor.role)))
 }
 
 /// A hash of what decides the codes, so that packs of other settings are not mixed; 0 for plain

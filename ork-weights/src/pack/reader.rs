@@ -11,6 +11,7 @@ use super::format::footer::{self, Footer};
 use super::format::index::{self, Index};
 use super::format::metadata::{self, Metadata};
 use super::identity::Identity;
+use super::left_out::LeftOut;
 use super::names::ByName;
 use super::overlap;
 use super::source::{Source, fetch};
@@ -49,6 +50,8 @@ pub struct Pack<S = PackFile> {
     pub(super) entries: Vec<Entry>,
     by_name: ByName,
     extension: Option<Extension>,
+    /// Of a pack that does not say.
+    nothing_left_out: LeftOut,
     metadata: Option<Span>,
     calibration: Option<Calibration>,
 }
@@ -153,6 +156,11 @@ impl<S: Source> Pack<S> {
         Some(self.extension.as_ref()?.recipe)
     }
 
+    /// Which tensors of its model are not in it, each with its role; empty where the packer did not say.
+    pub fn left_out(&self) -> &LeftOut {
+        self.extension.as_ref().map_or(&self.nothing_left_out, |extension| &extension.left_out)
+    }
+
     /// Measurements that a tool of the C project appended.
     pub fn calibration(&self) -> Option<&Calibration> {
         self.calibration.as_ref()
@@ -222,7 +230,17 @@ impl Parts {
 
     fn into_pack<S>(self, source: S, footer: Footer) -> Pack<S> {
         let Parts { entries, by_name, extension, metadata, calibration } = self;
-        Pack { source, footer, entries, by_name, extension, metadata, calibration }
+        let nothing_left_out = LeftOut::default();
+        Pack {
+            source,
+            footer,
+            entries,
+            by_name,
+            extension,
+            nothing_left_out,
+            metadata,
+            calibration,
+        }
     }
 }
 

@@ -83,6 +83,7 @@ pub fn upgrade_of<S: Source>(
         recipe: pack.recipe().unwrap_or(0),
         signature: pack.signature(),
         expected: Some(pack.entries().len() as u32),
+        left_out: pack.left_out().clone(),
         ..options
     };
     let mut writer = PackWriter::create(target, pack.identity().or(model), options)?;

@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part")]
 
 pub mod files;
+pub mod hub;
 
 use ork_weights::pack::{Entry, Pack, Source};
 

@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use crate::cli::InspectArgs;
 use crate::error::{Error, Result};
-use crate::input::Input;
-use crate::output::{Report, Table};
+use crate::input::{EXAMPLES, Input};
+use crate::output::{Report, Table, counted, plain};
 use crate::size::Size;
 
 /// A pack, for scripts.
@@ -24,6 +24,14 @@ struct PackView<'a> {
     embedded_gguf_bytes: Option<u64>,
     calibration_rows: usize,
     weights: Vec<WeightView<'a>>,
+    left_out: Vec<LeftOutView<'a>>,
+}
+
+/// A tensor of the model that is not in the pack.
+#[derive(Serialize)]
+struct LeftOutView<'a> {
+    name: &'a str,
+    role: &'static str,
 }
 
 #[derive(Serialize)]
@@ -110,6 +118,11 @@ fn print_pack(pack: &Pack<PackFile>, report: Report) -> Result<(), PrintError> {
         embedded_gguf_bytes: metadata.map(|m| m.source_bytes),
         calibration_rows: pack.calibration().map_or(0, |c| c.rows.len()),
         weights: pack.entries().iter().map(WeightView::from).collect(),
+        left_out: pack
+            .left_out()
+            .iter()
+            .map(|(name, role)| LeftOutView { name, role: role.name() })
+            .collect(),
     };
     report.print(&view, || text(&view)).map_err(PrintError::Output)
 }
@@ -152,6 +165,16 @@ fn text(view: &PackView<'_>) -> String {
         ),
         None => "no identity: another program wrote it, or the model was unknown".into(),
     });
+    let mut roles = BTreeMap::<&str, Vec<&str>>::new();
+    for tensor in &view.left_out {
+        roles.entry(tensor.role).or_default().push(tensor.name);
+    }
+    for (role, names) in roles {
+        let more = if names.len() > EXAMPLES { ", …" } else { "" };
+        let examples = names.get(..EXAMPLES).unwrap_or(&names).join(", ");
+        let count = counted(names.len(), "tensor");
+        lines.push(format!("left out, {role}: {count} ({}{more})", plain(&examples)));
+    }
     if let Some(packer) = view.packer {
         lines.push(format!("packed by {packer}"));
     }

@@ -24,7 +24,11 @@ fn a_pack_says_what_it_is() {
     assert!(view["identity"]["sample_hash"].is_string());
     let weights = view["weights"].as_array().unwrap();
     assert!(weights.iter().all(|w| w["dtype"] == "rotated-int8" && w["checksum"].is_string()));
-    ork(&["inspect", text(&pack)]).assert().success();
+    let left_out = view["left_out"].as_array().unwrap();
+    assert!(left_out.iter().any(|t| t["name"] == "output_norm.weight" && t["role"] == "norm"));
+    let shown = ork(&["inspect", text(&pack)]).assert().success();
+    let shown = String::from_utf8(shown.get_output().stdout.clone()).unwrap();
+    assert!(shown.contains("left out, norm: "), "{shown}");
 }
 
 #[test]

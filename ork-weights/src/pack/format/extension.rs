@@ -9,9 +9,12 @@ use super::index::metadata_span;
 use crate::pack::Identity;
 use crate::pack::entry::{Checksums, Entry, Span};
 use crate::pack::error::{PackError, Result};
+use crate::pack::left_out::LeftOut;
 
 const MAGIC: [u8; 8] = *b"ORKEXT01";
-const VERSION: u32 = 1;
+/// Without and with a list of what was left out of the pack.
+const PLAIN: u32 = 1;
+const LISTING: u32 = 2;
 const HEADER: usize = 128;
 const ROW: usize = 24;
 const TRAILER: usize = 8;
@@ -30,6 +33,7 @@ pub(crate) struct Extension {
     pub(crate) identity: Option<Identity>,
     /// Place of a metadata section in versions whose index has no prefix for it.
     pub(crate) metadata: Option<Span>,
+    pub(crate) left_out: LeftOut,
 }
 
 /// FNV-1a over every figure the tile layout depends on; changes whenever old tiles would be misread.
@@ -60,7 +64,12 @@ pub(crate) const fn layout_id() -> u32 {
 
 /// The section for `entries` (in the order of the file) behind an index of these bytes.
 pub(crate) fn encode(extension: &Extension, entries: &[Entry], index: &[u8]) -> Vec<u8> {
-    let bytes = HEADER + ROW * entries.len() + TRAILER;
+    let mut list = Vec::new();
+    let version = if extension.left_out.is_empty() { PLAIN } else { LISTING };
+    if version == LISTING {
+        extension.left_out.encode(&mut list);
+    }
+    let bytes = HEADER + ROW * entries.len() + list.len() + TRAILER;
     let mut out = Vec::with_capacity(bytes);
     let flags = match extension.identity {
         None => 0,
@@ -69,7 +78,7 @@ pub(crate) fn encode(extension: &Extension, entries: &[Entry], index: &[u8]) -> 
     };
     out.extend(MAGIC);
     out.extend((bytes as u64).to_le_bytes());
-    out.extend(VERSION.to_le_bytes());
+    out.extend(version.to_le_bytes());
     out.extend(flags.to_le_bytes());
     let mut packer = [0; 16];
     for (to, from) in packer.iter_mut().zip(extension.packer.bytes()) {
@@ -100,6 +109,7 @@ pub(crate) fn encode(extension: &Extension, entries: &[Entry], index: &[u8]) -> 
         out.extend(entry.error.unwrap_or(0.0).to_le_bytes());
         out.extend(entry.rotation().unwrap_or(0).to_le_bytes());
     }
+    out.extend(list);
     let sum = xxh3_64(&out);
     out.extend(sum.to_le_bytes());
     out
@@ -126,9 +136,11 @@ pub(crate) fn parse(
         // Only in version 7 do other bytes come so far, and no calibration has these.
         let bytes = (HEADER + ROW * entries.len() + TRAILER) as u64;
         let mut at = Cursor::new(region.get(MAGIC.len()..).unwrap_or_default());
+        let no_magic = || damaged("it does not begin with its magic".into());
         return match (at.u64(), at.u32()) {
-            (Some(found), Some(VERSION)) if found == bytes => {
-                Err(damaged("it does not begin with its magic".into()))
+            (Some(found), Some(PLAIN)) if found == bytes => Err(no_magic()),
+            (Some(found), Some(LISTING)) if (bytes..=region.len() as u64).contains(&found) => {
+                Err(no_magic())
             }
             _ => Ok(None),
         };
@@ -138,7 +150,7 @@ pub(crate) fn parse(
     at.take(MAGIC.len());
     let bytes = at.u64().ok_or_else(short)?;
     let version = at.u32().ok_or_else(short)?;
-    if version != VERSION {
+    if !matches!(version, PLAIN | LISTING) {
         return Err(PackError::ExtensionVersion { version });
     }
     let section =
@@ -159,9 +171,15 @@ pub(crate) fn parse(
         let present = entries.len() as u32;
         return Err(PackError::Incomplete { present, expected: header.entries });
     }
-    if body.len() != HEADER + ROW * entries.len() {
+    let list = body.get(HEADER + ROW * entries.len()..);
+    let left_out = match (list, version) {
+        (Some([]), PLAIN) => Some(LeftOut::default()),
+        (Some(list), LISTING) => LeftOut::parse(list),
+        _ => None,
+    };
+    let Some(left_out) = left_out else {
         return Err(damaged(format!("{bytes} bytes are not what {} entries take", entries.len())));
-    }
+    };
     if xxh3_64(index) != header.index {
         return Err(damaged("the checksum of the index does not fit it".into()));
     }
@@ -184,6 +202,7 @@ pub(crate) fn parse(
         recipe: header.recipe,
         identity: header.identity,
         metadata,
+        left_out,
     }))
 }
 

@@ -90,6 +90,7 @@ impl PackWriter {
             recipe: self.options.recipe,
             identity: self.identity,
             metadata: self.metadata.filter(|_| !self.form.prefix),
+            left_out: self.options.left_out.clone(),
         };
         let section = extension::encode(&extension, &self.entries, &out);
         out.extend(section);

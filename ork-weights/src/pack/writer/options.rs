@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::Places;
+use crate::pack::LeftOut;
 
 /// How a pack is written.
 ///
@@ -35,6 +36,8 @@ pub struct WriterOptions {
     /// Where each weight goes; otherwise they stand in the order in which they come. One without a place
     /// goes behind all that are there.
     pub places: Option<Places>,
+    /// Tensors of the model that are not to be in the pack, which keeps their names and roles.
+    pub left_out: LeftOut,
 }
 
 impl Default for WriterOptions {
@@ -46,6 +49,7 @@ impl Default for WriterOptions {
             signature: 0,
             expected: None,
             places: None,
+            left_out: LeftOut::default(),
         }
     }
 }
