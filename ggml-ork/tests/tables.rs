@@ -466,6 +466,38 @@ fn what_the_npu_has_no_place_for_is_computed_by_the_cpu_and_said_once() {
 }
 
 #[test]
+fn a_changed_byte_of_a_pack_never_reaches_a_result() {
+    let file = model(Shape::tiny());
+    let folder = tempfile::tempdir().unwrap();
+    let pack = folder.path().join("m.orkpack");
+    let settings = [("ORK_PERSIST", pack.to_str().unwrap())];
+    mapped_pass(&Host::new(Kind::V2, &settings).unwrap(), file.path());
+    let opened = ork_weights::pack::Pack::open(&pack).unwrap();
+    let name = "blk.0.attn_q.weight";
+    let entry = opened.entries().iter().find(|entry| &*entry.name == name).unwrap();
+    for range in [entry.blob_range(), entry.scales_range()] {
+        let mut bytes = std::fs::read(&pack).unwrap();
+        bytes[range.start as usize + 2] ^= 1;
+        let damaged = folder.path().join("damaged.orkpack");
+        std::fs::write(&damaged, bytes).unwrap();
+        let settings = [("ORK_PERSIST", damaged.to_str().unwrap())];
+        let host = Host::new(Kind::WithCpu, &settings).unwrap();
+        let (tensors, map) = (Tensors::open(file.path()).unwrap(), map(file.path()));
+        let start = tensors.header().data_start() as usize;
+        let buffer = host.wrap(&map[start..]).usage(1);
+        let mut q = weight(&tensors, name, &buffer, start);
+        let (mut input, mut out) = (noise(ROWS * 256, 1), vec![0.0; ROWS * 256]);
+        let ne = [256, ROWS as i64, 1, 1];
+        let mut rows = numbers(ne, &mut input);
+        let mut node = product(MUL_MAT, &mut [&mut q, &mut rows], ne, &mut out);
+        assert_eq!((host.compute(vec![&mut node]), on_cpu()), (0, vec![MUL_MAT]));
+        assert!(out.iter().all(|value| *value == 1.0));
+        let lines = log().concat();
+        assert!(lines.contains("checksum") && lines.contains(name), "{lines}");
+    }
+}
+
+#[test]
 fn other_hosts_are_refused_with_what_is_known() {
     let refused = |kind| Host::new(kind, &[]).err().expect("a refusal");
     let error = refused(Kind::V4);

@@ -6,7 +6,7 @@ mod from_model;
 
 use std::ops::Range;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ork_weights::model::{Model, ModelError};
 use ork_weights::pack::{
@@ -67,6 +67,8 @@ enum From {
 struct Form {
     dtype: Dtype,
     scales: OnceLock<Box<[f32]>>,
+    /// Whether what a pack holds of it was compared with its checksums: before its first use.
+    checked: AtomicBool,
 }
 
 /// What a load needs to know about an item.
@@ -388,6 +390,10 @@ impl Store {
                     // Compact forms are inflated as a whole.
                     cut(whole, column, layout, out, |all| Ok(load_whole(pack, entry, all)?))?;
                 }
+                if !expected.form.checked.load(Ordering::Relaxed) {
+                    pack.check(entry, (layout == whole).then_some(out))?;
+                    expected.form.checked.store(true, Ordering::Relaxed);
+                }
                 Made::Loaded
             }
             (Err(_), From::Model(model)) if layout == whole => {
@@ -567,6 +573,6 @@ fn cut(
 
 impl Form {
     fn new(dtype: Dtype) -> Form {
-        Form { dtype, scales: OnceLock::new() }
+        Form { dtype, scales: OnceLock::new(), checked: AtomicBool::new(false) }
     }
 }

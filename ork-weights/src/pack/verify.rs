@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 use rknpu_sys::layout::PAGE;
-use xxhash_rust::xxh3::Xxh3Default;
+use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
 use super::entry::{Entry, Span};
 use super::error::{PackError, Part, Result};
@@ -126,6 +126,38 @@ impl<S: Source> Pack<S> {
         Ok(())
     }
 
+    /// Compares a weight's stored bytes with its checksums; those of a plain form can be the ones that
+    /// [`Pack::load_into`] has just written. Of a weight without checksums nothing is read.
+    ///
+    /// ```
+    /// use ork_weights::pack::Pack;
+    ///
+    /// # let file = ork_weights::doc::pack()?;
+    /// # let path = file.path();
+    /// let pack = Pack::open(&path)?;
+    /// let entry = &pack.entries()[0];
+    /// let mut tiles = vec![0; entry.layout().bytes() as usize];
+    /// pack.load_into(entry, &mut tiles)?;
+    /// pack.check(entry, Some(&tiles))?;
+    /// tiles[5] ^= 1;
+    /// assert!(pack.check(entry, Some(&tiles)).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`PackError::Checksum`]; [`PackError::Io`].
+    pub fn check(&self, entry: &Entry, loaded: Option<&[u8]>) -> Result<()> {
+        let mut buffer = vec![0; CHUNK];
+        let Some(tiles) = loaded.filter(|_| entry.dtype.is_plain()) else {
+            return checksums(self.source(), entry, &mut buffer, &|_| {});
+        };
+        let Some(sums) = entry.checksums else { return Ok(()) };
+        let blob = xxh3_64(tiles);
+        let scales = hash(self.source(), entry.scales, &mut buffer, |_| ())?;
+        compare(entry, Part::Blob, blob, sums.blob)?;
+        compare(entry, Part::Scales, scales, sums.scales)
+    }
+
     /// Checks one weight as [`verify`] does.
     fn check_entry(
         &self,
@@ -151,11 +183,16 @@ pub(super) fn checksums<S: Source>(
         [(Part::Blob, entry.blob, sums.blob), (Part::Scales, entry.scales, sums.scales)]
     {
         let found = hash(source, span, buffer, |chunk| progress(chunk.len() as u64))?;
-        if found != expected {
-            return Err(PackError::Checksum { name: entry.name.clone(), part, found, expected });
-        }
+        compare(entry, part, found, expected)?;
     }
     Ok(())
+}
+
+fn compare(entry: &Entry, part: Part, found: u64, expected: u64) -> Result<()> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(PackError::Checksum { name: entry.name.clone(), part, found, expected })
 }
 
 /// XXH3-64 of a range, read chunk by chunk; `also` sees each.
