@@ -8,7 +8,7 @@ use ork_cache::{BlockWeight, Store};
 use ork_weights::dequant::TensorType;
 
 use crate::engine::{ComputeError, Engine, Matrix, Model, Place};
-use crate::memory::{HostBlocks, HostMemory, SharedBlocks, View};
+use crate::memory::{HostBlocks, HostMemory, Name, SharedBlocks, View};
 use crate::plugin::Plugin;
 
 /// A buffer of this library's.
@@ -34,9 +34,9 @@ struct Loose {
 }
 
 /// A tensor that can be a weight.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Declared {
-    name: String,
+    name: Name,
     kind: TensorType,
     k: u32,
     n: u32,
@@ -191,8 +191,8 @@ impl Loose {
             let each = bytes / count;
             for i in 0..count {
                 let name = match count {
-                    1 => declared.name.clone().into_boxed_str(),
-                    _ => format!("{}#{i}", declared.name).into_boxed_str(),
+                    1 => declared.name.text().into(),
+                    _ => format!("{}#{i}", declared.name.text()).into_boxed_str(),
                 };
                 weights.push(BlockWeight { name, k, n, kind });
                 let start = offset + i * each;

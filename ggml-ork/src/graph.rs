@@ -82,7 +82,7 @@ pub(crate) fn takes(
             Some(USAGE_ANY) => {
                 plugin.engine.settings.rpc
                     && k.min(n) >= 32
-                    && weight.name().ends_with(".weight")
+                    && weight.name().text().ends_with(".weight")
                     && held.has(&weight)
                     && plugin.engine.device().is_ok()
             }
@@ -126,8 +126,11 @@ pub(crate) enum Owner {
 struct List<'a> {
     input: Node<'a>,
     ids: Option<Node<'a>>,
-    weights: Vec<(Weights, Node<'a>)>,
+    products: [Option<(Weights, Node<'a>)>; MOST],
 }
+
+/// More than an architecture asks for at once.
+const MOST: usize = 8;
 
 /// What a product multiplies with.
 enum Weights {
@@ -175,58 +178,60 @@ pub(crate) fn compute<'a>(
         if !same && let Some(full) = list.take() {
             full.compute(plugin)?;
         }
-        let list = list.get_or_insert_with(|| List { input, ids, weights: Vec::new() });
-        list.weights.push((weights, node));
+        let products = [const { None }; MOST];
+        let list = list.get_or_insert_with(|| List { input, ids, products });
+        if let Some(place) = list.products.iter_mut().find(|place| place.is_none()) {
+            *place = Some((weights, node));
+        }
     }
     list.map_or(Ok(()), |list| list.compute(plugin))
 }
 
 impl<'a> List<'a> {
-    /// Whether a product belongs to the list: the same input, choice and model.
+    fn products(&self) -> impl Iterator<Item = &(Weights, Node<'a>)> {
+        self.products.iter().flatten()
+    }
+
+    /// Whether a product belongs to the list, and has a place: the same input, choice and model.
     fn takes(&self, input: &Node<'_>, ids: Option<&Node<'_>>, weights: &Weights) -> bool {
         let same_ids = match (&self.ids, ids) {
             (None, None) => true,
             (Some(a), Some(b)) => a.is(b),
             _ => false,
         };
-        let same_model = match (self.weights.last(), weights) {
+        let same_model = match (self.products().last(), weights) {
             (Some((Weights::Of(a, _), _)), Weights::Of(b, _)) => Arc::ptr_eq(a, b),
             _ => false,
         };
-        same_ids && same_model && self.input.is(input)
+        let has_place = self.products.iter().any(Option::is_none);
+        same_ids && same_model && has_place && self.input.is(input)
     }
 
     fn compute(self, plugin: &Plugin) -> Result<(), ComputeError> {
-        let nodes: Vec<Node<'_>> = self.weights.iter().map(|(_, node)| *node).collect();
-        let mut reads = vec![self.input];
-        reads.extend(self.ids);
-        let out = outputs(&nodes, &reads)
+        let nodes = || self.products().map(|(_, node)| node);
+        let out = outputs::<MOST>(nodes(), [Some(&self.input), self.ids.as_ref()])
             .ok_or(ComputeError::Tensors("results that lie on what they are made of"))?;
+        let mut out = out.into_iter().flatten();
         let rows = Rows::of(&self.input)?;
         let batch = rows.count();
-        plugin.tally.taken(nodes.len(), batch);
-        let first = self.weights.first().map(|(weights, _)| weights);
-        match (first, &self.ids) {
-            (Some(Weights::Of(model, _)), None) => {
-                let matrices = self.weights.iter().filter_map(|(weights, _)| weights.matrix());
+        plugin.tally.taken(nodes().count(), batch);
+        let matrices = || self.products().filter_map(|(weights, _)| weights.matrix());
+        match (self.products().next(), &self.ids) {
+            (Some((Weights::Of(model, _), _)), None) => {
                 let products =
-                    matrices.zip(out).map(|(matrix, out)| Product { weight: matrix.first, out });
+                    matrices().zip(out).map(|(matrix, out)| Product { weight: matrix.first, out });
                 model.multiply(batch, &rows.f32s(), products)
             }
-            (Some(Weights::Of(model, _)), Some(ids)) => {
-                let matrices: Vec<Matrix> =
-                    self.weights.iter().filter_map(|(weights, _)| weights.matrix()).collect();
+            (Some((Weights::Of(model, _), _)), Some(ids)) => {
+                let matrices: Vec<Matrix> = matrices().collect();
                 let chosen = Chosen::of(ids, &rows)?;
-                model.with(|layers| chosen.multiply(layers, &rows, &matrices, out))?;
+                model.with(|layers| chosen.multiply(layers, &rows, &matrices, out.collect()))?;
                 let known = matrices.iter().map(|matrix| matrix.count).sum();
                 plugin.tally.experts(chosen.groups().count() * matrices.len(), known);
                 Ok(())
             }
-            (Some(Weights::Once(kind, k)), ids) => {
-                let (Some((_, node)), Some(out)) = (self.weights.first(), out.into_iter().next())
-                else {
-                    return Ok(());
-                };
+            (Some((Weights::Once(kind, k), node)), ids) => {
+                let Some(out) = out.next() else { return Ok(()) };
                 multiply_once(plugin, node, *kind, *k, &rows, ids.as_ref(), out)
             }
             (None, _) => Ok(()),

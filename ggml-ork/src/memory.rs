@@ -14,7 +14,7 @@ use ork_cache::Blocks;
 
 use ork_weights::dequant::TensorType;
 
-use crate::ggml::{Buffer, DIMENSIONS, TYPE_F16, TYPE_F32, TYPE_I32, Tensor};
+use crate::ggml::{Buffer, DIMENSIONS, NAME, TYPE_F16, TYPE_F32, TYPE_I32, Tensor};
 
 /// What a tensor says of itself.
 #[derive(Clone, Copy, Debug)]
@@ -105,17 +105,30 @@ impl<'a> View<'a> {
         unsafe { self.0.buffer.as_ref() }
     }
 
-    pub(crate) fn name(&self) -> String {
-        let bytes = self.0.name.map(|byte| u8::from_ne_bytes(byte.to_ne_bytes()));
-        match CStr::from_bytes_until_nul(&bytes) {
-            Ok(name) => name.to_string_lossy().into_owned(),
-            Err(_) => String::new(),
+    pub(crate) fn name(&self) -> Name {
+        let mut bytes = self.0.name.map(|byte| u8::from_ne_bytes(byte.to_ne_bytes()));
+        // Whatever stood there before a shorter name is none of it.
+        if let Some(end) = bytes.iter().position(|byte| *byte == 0) {
+            bytes[end..].fill(0);
         }
+        Name(bytes)
     }
 
     /// Whether both are the same tensor.
     pub(crate) fn is(&self, other: &View<'_>) -> bool {
         std::ptr::eq(self.0, other.0)
+    }
+}
+
+/// A tensor's name, which is a string where nothing is wrong with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Name([u8; NAME]);
+
+impl Name {
+    /// Empty when it is none.
+    pub(crate) fn text(&self) -> &str {
+        let name = CStr::from_bytes_until_nul(&self.0).ok();
+        name.and_then(|name| name.to_str().ok()).unwrap_or_default()
     }
 }
 
@@ -183,27 +196,31 @@ impl<'a> Node<'a> {
     }
 }
 
-/// The places of the results of `nodes`, f32 without gaps, which lie apart from each other and from the
-/// bytes that are read; `None` if they do not.
-pub(crate) fn outputs<'a>(nodes: &[Node<'a>], reads: &[Node<'a>]) -> Option<Vec<&'a mut [f32]>> {
-    let mut taken: Vec<Range<usize>> = Vec::with_capacity(nodes.len() + reads.len());
-    for read in reads {
-        taken.push(read.addresses()?);
+/// The places of the results of at most `MOST` nodes, f32 without gaps, which lie apart from each other and
+/// from the bytes that are read; `None` if they do not.
+pub(crate) fn outputs<'n, 'a: 'n, const MOST: usize>(
+    nodes: impl Iterator<Item = &'n Node<'a>>,
+    reads: [Option<&Node<'a>>; 2],
+) -> Option<[Option<&'a mut [f32]>; MOST]> {
+    let mut read = [0..0, 0..0];
+    for (range, node) in read.iter_mut().zip(reads.into_iter().flatten()) {
+        *range = node.addresses()?;
     }
-    let mut out = Vec::with_capacity(nodes.len());
-    for node in nodes {
+    let mut taken = [const { 0..0 }; MOST];
+    let mut out = [const { None }; MOST];
+    for (i, node) in nodes.enumerate() {
         let range = node.addresses()?;
         let apart = |other: &Range<usize>| other.end <= range.start || range.end <= other.start;
         let start = NonNull::new(node.0.0.data.cast::<f32>())?;
         let is_sound = node.kind() == TYPE_F32 && node.is_packed(4) && start.is_aligned();
-        if !is_sound || !taken.iter().all(apart) {
+        if !is_sound || !read.iter().all(apart) || !taken.iter().all(apart) {
             return None;
         }
         let count = range.len() / 4;
-        taken.push(range);
+        *taken.get_mut(i)? = range;
         // SAFETY: the memory is there and only this thread's, by the contract of `Node::new`; it is
         // aligned, any bits are an f32, and it is apart from all other slices made here.
-        out.push(unsafe { slice::from_raw_parts_mut(start.as_ptr(), count) });
+        *out.get_mut(i)? = Some(unsafe { slice::from_raw_parts_mut(start.as_ptr(), count) });
     }
     Some(out)
 }

@@ -1,5 +1,6 @@
 //! A host in Rust that drives the library through ggml's tables, as llama.cpp does.
 #![allow(clippy::undocumented_unsafe_blocks, reason = "all of it is what a host does")]
+#![allow(dead_code, reason = "each test takes what it needs")]
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -298,6 +299,25 @@ impl Host {
 
     pub(crate) fn supports(&self, op: &Tensor) -> bool {
         unsafe { self.interface().supports_op.unwrap()(self.device, op) }
+    }
+
+    /// Computes nodes again and again, with one backend; `each` is told before every time.
+    pub(crate) fn compute_often(
+        &self,
+        graph: Vec<*mut Tensor>,
+        times: usize,
+        each: impl Fn(usize),
+    ) {
+        let backend: *mut Backend =
+            unsafe { self.interface().init_backend.unwrap()(self.device, null()) };
+        let mut graph = graph;
+        for i in 0..times {
+            each(i);
+            let graph = (&raw mut graph).cast();
+            assert_eq!(unsafe { (*backend).interface.graph_compute.unwrap()(backend, graph) }, 0);
+        }
+        each(times);
+        unsafe { (*backend).interface.free.unwrap()(backend) };
     }
 
     /// Computes nodes; gives the status.
