@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use ork_cache::Store;
+use ork_cache::{Store, profile};
 use ork_linear::{Layers, Product, Setup};
 use ork_weights::dequant::TensorType;
 use ork_weights::model::{Model as ModelFile, OpenOptions};
@@ -109,8 +109,8 @@ impl Engine {
             |driver| rknpu::Device::simulated(rknpu_sim::Config { driver, ..Default::default() });
         let opened = match &self.settings.device {
             DeviceChoice::Simulator(driver) => simulated(*driver),
-            DeviceChoice::Path(path) => rknpu::Device::open_path(path),
-            DeviceChoice::Auto => match rknpu::Device::open() {
+            DeviceChoice::Path(path) => profile::open(Some(path)).map(|(device, _)| device),
+            DeviceChoice::Auto => match profile::open(None).map(|(device, _)| device) {
                 Err(rknpu::Error::NoDevice { .. }) => {
                     let line = "there is no NPU here, so it is simulated, which is slow \
                                 (ORK_DEVICE=sim does that without looking)";

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use ork_cache::environment::{BadSetting, Environment};
+use ork_cache::profile::Profile;
 use ork_linear::{Depth, NPU_ROWS, packs_on_the_way};
 use ork_weights::quantise::Tier;
 use rknpu_sim::config::{Driver, Form};
@@ -94,7 +95,7 @@ impl Settings {
         Ok(Settings {
             environment,
             device,
-            min_rows: min_rows.unwrap_or(NPU_ROWS),
+            min_rows: min_rows.or_else(|| profile(&lookup)).unwrap_or(NPU_ROWS),
             cores: cores.unwrap_or(usize::MAX),
             depth: depth.unwrap_or(Depth::Bits16),
             tier: tier.unwrap_or_default(),
@@ -103,6 +104,12 @@ impl Settings {
             take_all: flag("ORK_TAKE_ALL")?,
         })
     }
+}
+
+/// What this user's profile of the board says.
+fn profile(lookup: impl Fn(&'static str) -> Option<OsString>) -> Option<usize> {
+    let profile = Profile::load(&Profile::path(false, lookup)?).ok().flatten()?;
+    profile.npu_rows.map(|rows| rows.max(1) as usize)
 }
 
 fn parse<T>(

@@ -104,6 +104,7 @@ mod open;
 pub mod plan;
 mod policy;
 mod prefetch;
+pub mod profile;
 mod residency;
 mod stats;
 mod store;

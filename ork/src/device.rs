@@ -1,12 +1,19 @@
 //! Which device a command uses.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::ops::Deref;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
-use rknpu::Device;
+use ork_cache::profile::{self, Profile};
+use ork_linear::NPU_ROWS;
+use rknpu::{Device, OpenOptions};
 use rknpu_sim::config::{Driver, Form};
+use rknpu_sim::npu::Npu;
+use rknpu_sim::otherwise::{Disbelieved, Otherwise};
+use rknpu_sim::{Config, Machine};
 
 use crate::ending::AtSuddenEnd;
 use crate::error::Result;
@@ -27,10 +34,70 @@ const SIMULATED: [&str; 2] = ["sim", "sim:rocket"];
 pub enum DeviceChoice {
     /// The NPU if this machine has one, otherwise the simulator.
     Auto,
-    /// The simulator, with this kernel driver.
-    Simulator(Driver),
+    /// The simulator.
+    Simulator(Simulated),
     /// This device node.
     Path(PathBuf),
+}
+
+/// A simulated board.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Simulated {
+    /// Its kernel driver.
+    pub driver: Driver,
+    /// What is not on it as it is believed of boards, for tests of what finds that out.
+    pub otherwise: Vec<Otherwise>,
+}
+
+impl Simulated {
+    /// Behind `sim:`, names with commas between them: `rocket`, or something that is otherwise.
+    fn parse(text: &str) -> Option<Simulated> {
+        let mut board = Simulated::default();
+        for name in text.split(',') {
+            match name {
+                "rocket" => board.driver = Driver::Rocket(Form::default()),
+                name => board.otherwise.push(name.parse().ok()?),
+            }
+        }
+        Some(board)
+    }
+
+    fn config(&self) -> Config {
+        let mut config = Config { driver: self.driver, ..Config::default() };
+        if !self.otherwise.is_empty() {
+            config.engine = Arc::new(Disbelieved::new(Npu::default(), self.otherwise.clone()));
+        }
+        config
+    }
+
+    fn open(&self, options: Option<&OpenOptions>) -> Result<(Device, Option<Profile>)> {
+        let driver = rknpu::driver::simulated(&Machine::new(self.config()))?;
+        let name = driver.capabilities().driver.to_string();
+        let profile = match options {
+            Some(_) => None,
+            None => Profile::of_user(true).filter(|profile| profile.driver == name),
+        };
+        let options = options.cloned().unwrap_or_default();
+        let options = profile.iter().fold(options, |options, profile| profile.options(options));
+        Ok((Device::with_driver(driver, &options)?, profile))
+    }
+}
+
+impl fmt::Display for DeviceChoice {
+    /// As it is parsed.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceChoice::Auto => f.write_str("auto"),
+            DeviceChoice::Path(path) => path.display().fmt(f),
+            DeviceChoice::Simulator(board) => {
+                let rocket = matches!(board.driver, Driver::Rocket(_)).then(|| "rocket".to_owned());
+                let names = board.otherwise.iter().map(Otherwise::to_string);
+                let names: Vec<String> = rocket.into_iter().chain(names).collect();
+                let colon = if names.is_empty() { "" } else { ":" };
+                write!(f, "sim{colon}{}", names.join(","))
+            }
+        }
+    }
 }
 
 impl FromStr for DeviceChoice {
@@ -39,9 +106,11 @@ impl FromStr for DeviceChoice {
     fn from_str(text: &str) -> Result<DeviceChoice, Infallible> {
         Ok(match text {
             "auto" => DeviceChoice::Auto,
-            "sim" => DeviceChoice::Simulator(Driver::Rknpu),
-            "sim:rocket" => DeviceChoice::Simulator(Driver::Rocket(Form::default())),
-            path => DeviceChoice::Path(path.into()),
+            "sim" => DeviceChoice::Simulator(Simulated::default()),
+            other => match other.strip_prefix("sim:").and_then(Simulated::parse) {
+                Some(board) => DeviceChoice::Simulator(board),
+                None => DeviceChoice::Path(other.into()),
+            },
         })
     }
 }
@@ -62,22 +131,31 @@ impl DeviceChoice {
     /// [`Error::Device`](crate::error::Error::Device): an NPU that is there and cannot be used is an
     /// error, never a reason to simulate it.
     pub fn open(&self, report: Report) -> Result<OpenDevice> {
-        let device = self.find(report)?;
-        let ending = device.clone();
-        Ok(OpenDevice { _ending: AtSuddenEnd::new(move || ending.shut_down())?, device })
+        OpenDevice::new(self.find(report, None)?)
     }
 
-    fn find(&self, report: Report) -> Result<Device> {
-        let simulated = |driver| {
-            Ok(Device::simulated(rknpu_sim::Config { driver, ..rknpu_sim::Config::default() })?)
+    /// Opens it with these options, whatever this user's profile of the board says.
+    pub(crate) fn open_with(&self, report: Report, options: &OpenOptions) -> Result<OpenDevice> {
+        OpenDevice::new(self.find(report, Some(options))?)
+    }
+
+    fn find(
+        &self,
+        report: Report,
+        options: Option<&OpenOptions>,
+    ) -> Result<(Device, Option<Profile>)> {
+        let npu = |path: Option<&Path>| match (options, path) {
+            (None, path) => profile::open(path),
+            (Some(options), Some(path)) => Ok((options.open_path(path)?, None)),
+            (Some(options), None) => Ok((options.open()?, None)),
         };
         match self {
-            DeviceChoice::Simulator(driver) => simulated(*driver),
-            DeviceChoice::Path(path) => Ok(Device::open_path(path)?),
-            DeviceChoice::Auto => match Device::open() {
+            DeviceChoice::Simulator(board) => board.open(options),
+            DeviceChoice::Path(path) => Ok(npu(Some(path))?),
+            DeviceChoice::Auto => match npu(None) {
                 Err(rknpu::Error::NoDevice { .. }) => {
                     report.note("note: there is no NPU here, so it is simulated (--device sim does that without looking)");
-                    simulated(Driver::default())
+                    Simulated::default().open(options)
                 }
                 found => Ok(found?),
             },
@@ -96,9 +174,21 @@ pub(crate) fn is_simulated(device: &Device) -> bool {
 pub struct OpenDevice {
     _ending: AtSuddenEnd,
     device: Device,
+    profile: Option<Profile>,
 }
 
 impl OpenDevice {
+    fn new((device, profile): (Device, Option<Profile>)) -> Result<OpenDevice> {
+        let ending = device.clone();
+        Ok(OpenDevice { _ending: AtSuddenEnd::new(move || ending.shut_down())?, device, profile })
+    }
+
+    /// From how many rows on the NPU is to compute: what this user's profile of the board says, if there is one.
+    pub fn npu_rows(&self) -> usize {
+        let rows = self.profile.as_ref().and_then(|profile| profile.npu_rows);
+        rows.map_or(NPU_ROWS, |rows| rows.max(1) as usize)
+    }
+
     /// Whether the NPU is one in software.
     pub fn is_simulated(&self) -> bool {
         is_simulated(&self.device)

@@ -68,6 +68,7 @@ pub mod fault;
 pub mod hazard;
 pub mod iova;
 pub mod npu;
+pub mod otherwise;
 pub mod report;
 
 mod bus;

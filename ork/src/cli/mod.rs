@@ -1,5 +1,6 @@
 //! Arguments: the commands here, what they take in a file for each group.
 
+mod check;
 mod packs;
 mod probes;
 mod runs;
@@ -7,6 +8,7 @@ mod text;
 
 use clap::{Args, Parser, Subcommand};
 
+pub use check::CheckArgs;
 pub use packs::{ConvertArgs, InspectArgs, QuantiseArgs, UpgradeArgs, VerifyArgs};
 pub use probes::{CapacityArgs, DomainsArgs, FillArgs, PersistArgs, ProbeCommand, StreamProbeArgs};
 pub use runs::{BenchArgs, DemoArgs, PlanArgs, PlanDriver, TopArgs};
@@ -25,6 +27,13 @@ Exit codes:
   4  the NPU cannot be used, or failed
 
 Sizes are bytes, or take K, M, G, KiB, MiB, GiB (powers of 1024) or kB, MB, GB (of 1000).";
+
+/// What `ork check` does, below its options.
+const AFTER_CHECK: &str = "\
+Looks at the machine, multiplies shapes of models against the CPU, tries each thing that is only believed of
+boards, in a process of its own with a time limit, and measures what plans need. The report has nothing
+personal in it: attach it to an issue. What was found out is kept in $XDG_CONFIG_HOME/ork/board.json, and
+used by `ork run`, `ork bench` and llama.cpp. Exit code 1: products are wrong, or the NPU stopped working.";
 
 /// What the columns of `ork bench` are, below its options.
 const AFTER_BENCH: &str = "\
@@ -110,6 +119,9 @@ pub enum Command {
     Bench(BenchArgs),
     /// Say what will be resident and what will be streamed, and what a pass costs, before loading.
     Plan(PlanArgs),
+    /// Find out what holds on this board: one report, and a profile that other commands use.
+    #[command(after_help = AFTER_CHECK)]
+    Check(CheckArgs),
     /// Measure what the device and its driver really do.
     #[command(subcommand)]
     Probe(ProbeCommand),
@@ -130,7 +142,7 @@ pub enum Command {
 #[derive(Args, Clone, Debug)]
 pub struct DeviceArgs {
     /// auto (the NPU if there is one, otherwise the simulator), sim, sim:rocket (with the mainline driver), or a
-    /// device node's path.
+    /// device node's path. In tests also sim:NAME,… with what that board does otherwise.
     #[arg(long, value_name = "auto|sim|sim:rocket|PATH", default_value = "auto")]
     pub device: DeviceChoice,
 }

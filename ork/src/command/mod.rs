@@ -1,6 +1,7 @@
 //! One module per command.
 
 mod bench;
+mod check;
 mod convert;
 mod demo;
 mod inspect;
@@ -41,6 +42,7 @@ pub fn run(cli: &Cli) -> Result<()> {
         Command::Upgrade(args) => upgrade::run(args, report),
         Command::Convert(args) => convert::run(args, report),
         Command::Plan(args) => plan::run(args, report),
+        Command::Check(args) => check::run(args, report),
         Command::Probe(command) => probe::run(command, report),
         Command::Top(args) => top::run(args, report),
     }

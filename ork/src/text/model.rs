@@ -4,7 +4,7 @@ use std::path::Path;
 
 use ork_cache::environment::Environment;
 use ork_cache::kept::Kept;
-use ork_linear::{Depth, NPU_ROWS};
+use ork_linear::Depth;
 use ork_llm::{
     ChatTemplate, Decoder, DraftModel, Linears, Message, Ngrams, Reference, Session, Tokenizer,
 };
@@ -82,7 +82,7 @@ impl TextModel {
                 };
                 let nowhere = kept == Kept::Nowhere;
                 let depth = Depth::Bits16;
-                let (npu_rows, cores) = (NPU_ROWS, ALL_CORES);
+                let (npu_rows, cores) = (device.npu_rows(), ALL_CORES);
                 let (budget, access) = (args.budget, args.access);
                 let weights = Weights { tier, depth, npu_rows, cores, budget, access, kept };
                 let opened = layers::open(&weights, &models, &device, report)?;

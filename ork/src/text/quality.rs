@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ork_cache::kept::Kept;
-use ork_linear::{Depth, NPU_ROWS};
+use ork_linear::Depth;
 use ork_llm::{Decoder, Quality, Tokenizer, read_text};
 use ork_weights::convert::{Options, TierChoice, convert};
 use ork_weights::model::OpenOptions;
@@ -139,7 +139,7 @@ impl Comparison<'_> {
     fn beside(&self, form: Form, path: &Path, device: &OpenDevice) -> Result<Measured> {
         let (Form { tier, depth }, model) = (form, &*self.args.model);
         // A simulator's time would tell nothing; the CPU gives the same bits.
-        let npu_rows = if device.is_simulated() { usize::MAX } else { NPU_ROWS };
+        let npu_rows = if device.is_simulated() { usize::MAX } else { device.npu_rows() };
         let (cores, budget) = (ALL_CORES, self.args.budget);
         // Not every tier can be made while a model runs; all can be read from a pack.
         let pack = path.with_extension("orkpack");

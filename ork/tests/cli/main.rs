@@ -1,6 +1,7 @@
 //! The program as a user meets it: what it prints, where, and with which exit code.
 
 mod bad_input;
+mod check;
 mod disturbed;
 mod models;
 mod packs;
@@ -22,6 +23,8 @@ fn ork(args: &[&str]) -> Command {
     {
         command.env_remove(name);
     }
+    // No profile of a board that somebody has.
+    command.env("XDG_CONFIG_HOME", "/nowhere");
     command.args(args);
     command
 }
