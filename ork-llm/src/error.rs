@@ -78,6 +78,18 @@ pub enum Error {
         /// Tokens that fit.
         context: usize,
     },
+    /// A text that leaves no room in the context for an answer.
+    #[error(
+        "the context is full: the text has {tokens} tokens, and beside an answer a context of {context} has room \
+         for {}; shorten it or start anew",
+        context.saturating_sub(1)
+    )]
+    PromptTooLong {
+        /// Tokens of the text.
+        tokens: usize,
+        /// Tokens of text and answer that fit.
+        context: usize,
+    },
     /// There is nothing to continue.
     #[error("the prompt has no tokens: a model continues text, it needs at least one token")]
     EmptyPrompt,

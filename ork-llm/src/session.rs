@@ -118,6 +118,11 @@ impl Session {
         &self.tokens
     }
 
+    /// Tokens of the text, from its beginning, that the model has computed.
+    pub fn computed(&self) -> usize {
+        self.cache.len()
+    }
+
     /// Bytes of the keys and values of the text so far.
     pub fn cache_bytes(&self) -> usize {
         self.cache.bytes()
@@ -127,7 +132,7 @@ impl Session {
     /// again, so a conversation is given whole with every turn.
     ///
     /// # Errors
-    /// [`Error::EmptyPrompt`]; [`Error::ContextFull`] when it leaves no room for an answer. The text is
+    /// [`Error::EmptyPrompt`]; [`Error::PromptTooLong`] when it leaves no room for an answer. The text is
     /// then as it was.
     pub fn prompt(&mut self, tokens: &[u32]) -> Result<()> {
         if tokens.is_empty() {
@@ -135,7 +140,7 @@ impl Session {
         }
         let context = self.cache.context();
         if tokens.len() >= context {
-            return Err(Error::ContextFull { used: 0, more: tokens.len() + 1, context });
+            return Err(Error::PromptTooLong { tokens: tokens.len(), context });
         }
         let common = self.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
         // The last token is computed in any case: what follows it is asked for.

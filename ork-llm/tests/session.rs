@@ -115,7 +115,7 @@ fn texts_end_where_they_should() {
     assert!(matches!(session.generate(&greedy, 1, |_| false, take), Err(Error::EmptyPrompt)));
     assert!(matches!(session.prompt(&[]), Err(Error::EmptyPrompt)));
     let full = session.prompt(&[1; 24]);
-    assert!(matches!(full, Err(Error::ContextFull { more: 25, context: 24, .. })));
+    assert!(matches!(full, Err(Error::PromptTooLong { tokens: 24, context: 24 })));
     session.prompt(&[1, families::VOCABULARY]).unwrap();
     let foreign = session.generate(&greedy, 1, |_| false, take);
     assert!(matches!(foreign, Err(Error::Token { token: families::VOCABULARY, .. })));

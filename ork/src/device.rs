@@ -1,6 +1,5 @@
 //! Which device a command uses.
 
-use std::convert::Infallible;
 use std::fmt;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -16,7 +15,7 @@ use rknpu_sim::otherwise::{Disbelieved, Otherwise};
 use rknpu_sim::{Config, Machine};
 
 use crate::ending::AtSuddenEnd;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::output::Report;
 
 /// What a simulated device calls itself, by its driver.
@@ -101,14 +100,22 @@ impl fmt::Display for DeviceChoice {
 }
 
 impl FromStr for DeviceChoice {
-    type Err = Infallible;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<DeviceChoice, Infallible> {
+    fn from_str(text: &str) -> Result<DeviceChoice, String> {
         Ok(match text {
             "auto" => DeviceChoice::Auto,
             "sim" => DeviceChoice::Simulator(Simulated::default()),
-            other => match other.strip_prefix("sim:").and_then(Simulated::parse) {
-                Some(board) => DeviceChoice::Simulator(board),
+            other => match other.strip_prefix("sim:") {
+                Some(names) => match Simulated::parse(names) {
+                    Some(board) => DeviceChoice::Simulator(board),
+                    None => {
+                        let names = Otherwise::ALL.map(|one| one.to_string()).join(", ");
+                        return Err(format!(
+                            "behind sim: are rocket, and what is otherwise on a board: {names}"
+                        ));
+                    }
+                },
                 None => DeviceChoice::Path(other.into()),
             },
         })
@@ -151,7 +158,14 @@ impl DeviceChoice {
         };
         match self {
             DeviceChoice::Simulator(board) => board.open(options),
-            DeviceChoice::Path(path) => Ok(npu(Some(path))?),
+            DeviceChoice::Path(path) => npu(Some(path)).map_err(|error| {
+                let reason = match error {
+                    rknpu::Error::NoNode { .. } => "does not exist".into(),
+                    rknpu::Error::OtherDriver { driver, .. } => format!("belongs to {driver:?}"),
+                    error => return error.into(),
+                };
+                Error::Node { path: path.clone(), reason }
+            }),
             DeviceChoice::Auto => match npu(None) {
                 Err(rknpu::Error::NoDevice { .. }) => {
                     report.note("note: there is no NPU here, so it is simulated (--device sim does that without looking)");

@@ -50,15 +50,22 @@ impl Drop for AtSuddenEnd {
 }
 
 /// What SIGINT asks to end before it ends the process.
-static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+static ASKED: Mutex<Option<Arc<AtomicBool>>> = Mutex::new(None);
 
-/// From now on SIGINT sets a flag while it is not set; one that finds it set ends the process.
+/// From now on SIGINT sets `flag` while it is not set; one that finds it set ends the process.
 ///
 /// # Errors
 /// As [`AtSuddenEnd::new`].
-pub(crate) fn interrupt_asks_first() -> Result<Arc<AtomicBool>> {
+pub(crate) fn interrupt_asks_first(flag: &Arc<AtomicBool>) -> Result<()> {
     watch()?;
-    Ok(ASKED.get_or_init(Arc::default).clone())
+    *ASKED.lock().unwrap_or_else(PoisonError::into_inner) = Some(flag.clone());
+    Ok(())
+}
+
+/// Whether SIGINT has asked somebody who had not been asked before.
+fn asks_first() -> bool {
+    let asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+    asked.as_ref().is_some_and(|asked| !asked.swap(true, Ordering::Relaxed))
 }
 
 fn tasks() -> MutexGuard<'static, Vec<(u64, Task)>> {
@@ -73,8 +80,7 @@ fn watch() -> Result<()> {
         let wait = |mut signals: Signals| {
             thread::Builder::new().name("ork-signals".into()).spawn(move || {
                 for signal in signals.forever() {
-                    let asked = ASKED.get().filter(|_| signal == SIGINT);
-                    if asked.is_some_and(|asked| !asked.swap(true, Ordering::Relaxed)) {
+                    if signal == SIGINT && asks_first() {
                         continue;
                     }
                     // Not under the lock: whatever else ends meanwhile must not wait for it.

@@ -55,6 +55,14 @@ pub enum Error {
     /// The weight cache could not do what the command needs.
     #[error(transparent)]
     Cache(ork_cache::Error),
+    /// What `--device` names is no NPU.
+    #[error("--device {} {reason}: auto looks for an NPU, sim simulates one", .path.display())]
+    Node {
+        /// The node.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The NPU, or its driver, could not do it.
     #[error(transparent)]
     Device(#[from] rknpu::Error),
@@ -120,7 +128,7 @@ impl Error {
             Error::Cache(ork_cache::Error::Load { cause, .. }) if is_about_a_file(&**cause) => 3,
             // Numbers that came from the arguments.
             Error::Device(rknpu::Error::Size { .. }) => 2,
-            Error::Cache(_) | Error::Device(_) | Error::Thread(_) => 4,
+            Error::Cache(_) | Error::Device(_) | Error::Node { .. } | Error::Thread(_) => 4,
         }
     }
 }

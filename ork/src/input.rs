@@ -7,7 +7,7 @@ use ork_cache::kept::{Kept, KeptError, Opened, Way};
 use ork_cache::{Store, StoreError};
 use ork_weights::model::{Model, OpenOptions, Role, Weight};
 use ork_weights::open_regular;
-use ork_weights::pack::{Freshness, Pack, PackFile, PackWriter, Source};
+use ork_weights::pack::{Freshness, Pack, PackError, PackFile, PackWriter, Source};
 use ork_weights::quantise::Tier;
 
 use crate::error::{Error, Result};
@@ -40,7 +40,16 @@ impl Input {
         if &start == b"GGUF" || matches!(extension, Some("gguf" | "safetensors" | "json")) {
             return model();
         }
-        open_pack(path).map(|pack| Input::Pack(Box::new(pack)))
+        let pack = Pack::open(path).map(|pack| Input::Pack(Box::new(pack)));
+        match pack {
+            // Opening a model also says what a file is that is neither: an LFS pointer, a web page, an archive.
+            Err(PackError::NoMagic { .. } | PackError::TooShort { .. })
+                if extension != Some("orkpack") =>
+            {
+                model()
+            }
+            pack => pack.map_err(Error::input(path)),
+        }
     }
 }
 

@@ -8,13 +8,16 @@ use serde::Serialize;
 
 use crate::cli::RunArgs;
 use crate::error::{Error, Result};
-use crate::output::Report;
-use crate::text::{Answer, Teller, TextModel, converse, failed};
+use crate::output::{Report, counted};
+use crate::text::{Answer, Conversation, Teller, TextModel, converse, failed};
 
 #[derive(Serialize)]
 struct View {
     seed: u64,
     answers: Vec<Answer>,
+    /// Why lines of a conversation have no answer.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    refused: Vec<String>,
 }
 
 /// Runs the command.
@@ -30,14 +33,28 @@ pub(super) fn run(args: &RunArgs, report: Report) -> Result<()> {
     if args.seed.is_none() && args.temperature != 0.0 {
         report.note(format!("note: --seed {seed}"));
     }
-    let teller = Teller::new(sampler, args.max_tokens, report)?;
-    let answers = match prompt {
-        Some(prompt) => vec![once(args, prompt, &mut model, &teller, report)?],
+    let teller = Teller::new(sampler, args.max_tokens, &model, report)?;
+    let Conversation { answers, refused, failure } = match prompt {
+        Some(prompt) => {
+            let answers = vec![once(args, prompt, &mut model, &teller, report)?];
+            Conversation { answers, ..Conversation::default() }
+        }
         None => converse(args, &mut model, &teller, report)?,
     };
-    match report.json {
-        true => report.print(&View { seed, answers }, String::new),
-        false => Ok(()),
+    let first = refused.first().cloned();
+    let (answered, left) = (answers.len(), refused.len());
+    if report.json {
+        report.print(&View { seed, answers, refused }, String::new)?;
+    }
+    match (failure, first) {
+        (Some(error), _) => Err(error),
+        (None, Some(first)) => {
+            let lines = counted(answered + left, "line");
+            Err(Error::Usage(format!(
+                "{left} of {lines} not answered, the first one since {first}"
+            )))
+        }
+        (None, None) => Ok(()),
     }
 }
 

@@ -10,6 +10,7 @@ use ork_llm::{End, Generated, Sampler};
 use serde::Serialize;
 
 use super::TextModel;
+use super::interrupt::is_interrupt;
 use crate::ending::interrupt_asks_first;
 use crate::error::{Error, Result};
 use crate::output::{Report, plain_lines};
@@ -42,8 +43,14 @@ pub(crate) struct Teller {
 
 impl Teller {
     /// From here on the first Ctrl-C ends an answer, and one more the program.
-    pub(crate) fn new(sampler: Sampler, most: usize, report: Report) -> Result<Teller> {
-        let interrupted = interrupt_asks_first()?;
+    pub(crate) fn new(
+        sampler: Sampler,
+        most: usize,
+        model: &TextModel,
+        report: Report,
+    ) -> Result<Teller> {
+        let interrupted = model.interrupted.clone();
+        interrupt_asks_first(&interrupted)?;
         Ok(Teller { sampler, most, report, terminal: io::stdout().is_terminal(), interrupted })
     }
 
@@ -60,8 +67,9 @@ impl Teller {
     ) -> Result<Answer, ork_llm::Error> {
         let TextModel { session, tokenizer, .. } = model;
         session.prompt(tokens)?;
+        let (prompt, before) = (tokens.len() - session.computed(), session.decoder().passes());
         let start = Instant::now();
-        let (mut text, mut first, mut lost) = (String::new(), None, None);
+        let (mut text, mut first, mut lost, mut count) = (String::new(), None, None, 0);
         let mut show = |piece: &str| {
             let shown = self.show(piece);
             let going = shown.is_ok();
@@ -75,6 +83,7 @@ impl Teller {
             |token| tokenizer.is_end(token),
             |token| {
                 first.get_or_insert_with(|| start.elapsed());
+                count += 1;
                 let piece = stream.push(token);
                 text.push_str(&piece);
                 match show(&piece) && !self.interrupted.load(Ordering::Relaxed) {
@@ -82,7 +91,19 @@ impl Teller {
                     false => ControlFlow::Break(()),
                 }
             },
-        )?;
+        );
+        let done = match done {
+            // In the middle of a pass, such as one over a long prompt.
+            Err(error) if is_interrupt(&error) => Generated {
+                prompt,
+                tokens: count,
+                passes: session.decoder().passes() - before,
+                proposed: 0,
+                accepted: 0,
+                end: End::Interrupted,
+            },
+            done => done?,
+        };
         let rest = stream.finish();
         show(&rest);
         text.push_str(&rest);
@@ -146,6 +167,12 @@ impl Answer {
             true => format!(" ({:.1}/s)", count as f64 / seconds),
             false => String::new(),
         };
+        if (self.end, self.tokens) == ("interrupted", 0) {
+            let (tokens, seconds) = (self.prompt_tokens, self.seconds);
+            return format!(
+                "prompt {tokens} tokens; interrupted after {seconds:.2} s, before the first token of the answer"
+            );
+        }
         let (first, rest) = (self.first_token_seconds, self.seconds - self.first_token_seconds);
         let mut line = format!(
             "prompt {} tokens{}, first token after {first:.2} s; text {} tokens{} in {} passes",

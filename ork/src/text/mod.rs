@@ -3,13 +3,14 @@
 mod answer;
 mod check;
 mod conversation;
+mod interrupt;
 mod layers;
 mod model;
 mod quality;
 pub(crate) mod ways;
 
 pub(crate) use answer::{Answer, Teller};
-pub(crate) use conversation::converse;
+pub(crate) use conversation::{Conversation, converse};
 pub(crate) use model::{TextModel, check_text_model};
 pub(crate) use quality::{Table, measure};
 
@@ -21,9 +22,11 @@ use std::path::Path;
 pub(crate) fn failed(path: &Path) -> impl FnOnce(ork_llm::Error) -> Error {
     use ork_llm::Error as Llm;
     move |error| match error {
-        Llm::ContextFull { .. } | Llm::EmptyPrompt | Llm::Setting { .. } | Llm::Draft { .. } => {
-            Error::Usage(error.to_string())
-        }
+        Llm::ContextFull { .. }
+        | Llm::PromptTooLong { .. }
+        | Llm::EmptyPrompt
+        | Llm::Setting { .. }
+        | Llm::Draft { .. } => Error::Usage(error.to_string()),
         other => Error::Input { path: path.into(), source: other.into() },
     }
 }

@@ -1,6 +1,8 @@
 //! A model that writes, with what it needs beside its weights.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use ork_cache::environment::Environment;
 use ork_cache::kept::Kept;
@@ -11,6 +13,7 @@ use ork_llm::{
 use ork_weights::model::gguf::Tensors;
 
 use super::failed;
+use super::interrupt::Interruptible;
 use super::layers::{self, ALL_CORES, Weights};
 use crate::cli::{Arithmetic, RunArgs};
 use crate::device::OpenDevice;
@@ -32,6 +35,8 @@ const USUAL_CONTEXT: usize = 8192;
 pub(crate) struct TextModel {
     pub(crate) session: Session,
     pub(crate) tokenizer: Tokenizer,
+    /// Set to end a pass between two products.
+    pub(super) interrupted: Arc<AtomicBool>,
     /// `None` where text is continued as it is.
     pub(crate) template: Option<ChatTemplate>,
     /// Where the weights are; it goes after them.
@@ -62,6 +67,11 @@ impl TextModel {
         }
 
         let (mut of_draft, of_model, device) = match args.tier {
+            Arithmetic::F32 if args.persist.is_some() || args.budget.is_some() => {
+                let reason = "--tier f32 computes from the model itself: there are no packed weights to \
+                              --persist, nor device memory for a --budget";
+                return Err(Error::Usage(reason.into()));
+            }
             Arithmetic::F32 => {
                 let reference = |tensors: &Tensors| -> Result<Box<dyn Linears>> {
                     Ok(Box::new(reference(tensors).map_err(failed(path))?))
@@ -99,7 +109,9 @@ impl TextModel {
                 (of_draft, Box::new(of_model) as Box<dyn Linears>, Some(device))
             }
         };
-        let decoder = Decoder::new(tensors, of_model).map_err(failed(path))?;
+        let interrupted = Arc::default();
+        let interruptible = |linears| Box::new(Interruptible::new(linears, &interrupted));
+        let decoder = Decoder::new(tensors, interruptible(of_model)).map_err(failed(path))?;
         let made_for = decoder.config().context;
         let context = args.context.map_or(made_for.min(USUAL_CONTEXT), |n| n as usize);
         if context > made_for {
@@ -108,12 +120,12 @@ impl TextModel {
         let mut session = Session::new(decoder, context);
         let length = args.draft_tokens as usize;
         if let (Some(path), Some((tensors, _)), Some(linears)) = (small, draft, of_draft.take()) {
-            let decoder = Decoder::new(tensors, linears).map_err(failed(path))?;
+            let decoder = Decoder::new(tensors, interruptible(linears)).map_err(failed(path))?;
             session = session.with_draft(Box::new(DraftModel::new(decoder, context)), length);
         } else if args.draft.is_some() {
             session = session.with_draft(Box::new(Ngrams::default()), length);
         }
-        Ok(TextModel { session, tokenizer, template, _device: device })
+        Ok(TextModel { session, tokenizer, interrupted, template, _device: device })
     }
 
     /// The tokens of a conversation.
@@ -130,7 +142,8 @@ impl TextModel {
 
 /// A model's file and vocabulary.
 pub(super) fn open(path: &Path) -> Result<(Tensors, Tokenizer)> {
-    if let Ok(Input::Pack(pack)) = Input::open(path) {
+    // It also knows what is no model, and says what it is: an LFS pointer, a web page, an archive.
+    if let Input::Pack(pack) = Input::open(path)? {
         let (path, weights) = (path.display(), counted(pack.entries().len(), "weight"));
         return Err(Error::Usage(format!(
             "{path} is a pack of {weights}: it has neither a vocabulary nor norms nor embeddings; name its \

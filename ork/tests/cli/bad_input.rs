@@ -171,7 +171,16 @@ fn a_model_that_is_not_there_is_named_once() {
 fn a_device_that_is_not_one() {
     let (_folder, _model, pack) = pack();
     fails(&["bench", text(&pack), "--device", "/dev/dri/card99"], 4, &["/dev/dri/card99"]);
-    fails(&["probe", "cores", "--device", "/dev/null"], 4, &["/dev/null"]);
+    fails(&["probe", "cores", "--device", "/dev/null"], 4, &["/dev/null belongs to", "auto looks"]);
+    fails(
+        &["bench", text(&pack), "--device", "sim:foo"],
+        2,
+        &["sim:foo", "rocket", "chain-buffers"],
+    );
+    // In the words of the command, not of the library.
+    let absent = ork(&["probe", "cores", "--device", "/no/node"]).assert().code(4);
+    let error = String::from_utf8_lossy(&absent.get_output().stderr).into_owned();
+    assert!(error.contains("--device /no/node does not exist") && !error.contains("::"), "{error}");
     fails(&["probe", "window", "--device", "sim", "--domain", "16"], 4, &["16"]);
 }
 

@@ -371,10 +371,11 @@ fn lines_become_a_conversation() {
 }
 
 /// Starts `ork run`, which writes or reads for long.
-fn start(path: &Path, prompt: &str) -> Child {
+fn start(path: &Path, prompt: &str, more: &[&str]) -> Child {
     Command::new(cargo_bin("ork"))
         .args(["run", text(path), prompt, "--raw", "--device", "sim", "--temperature", "0"])
         .args(["--max-tokens", "10000000", "--context", "1000000"])
+        .args(more)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -388,7 +389,7 @@ fn interrupt(child: &Child) {
 #[test]
 fn an_interrupt_ends_the_answer() {
     let (_folder, path) = writer();
-    let mut child = start(&path, LONG);
+    let mut child = start(&path, LONG, &[]);
     child.stdout.as_mut().unwrap().read_exact(&mut [0; 8]).unwrap();
     interrupt(&child);
     let output = child.wait_with_output().unwrap();
@@ -396,19 +397,87 @@ fn an_interrupt_ends_the_answer() {
     assert!(output.status.success() && error.contains("; interrupted"), "{error}");
 }
 
+/// A prompt that takes seconds.
+fn long_prompt() -> String {
+    "A long prompt. ".repeat(600)
+}
+
+#[test]
+fn an_interrupt_ends_a_long_prompt() {
+    let (_folder, path) = writer();
+    for more in [&[][..], &["--tier", "f32"]] {
+        let mut child = start(&path, &long_prompt(), more);
+        sleep(Duration::from_millis(700));
+        interrupt(&child);
+        let mut error = String::new();
+        child.stderr.as_mut().unwrap().read_to_string(&mut error).unwrap();
+        // Between two products, and not first when the prompt is done.
+        assert!(
+            child.wait().unwrap().success() && error.contains("before the first token"),
+            "{error}"
+        );
+    }
+}
+
 #[test]
 fn a_second_interrupt_ends_the_program() {
     let (_folder, path) = writer();
-    // A prompt that takes seconds: nobody looks at the first one meanwhile.
-    let mut child = start(&path, &"A long prompt. ".repeat(600));
+    // A conversation that waits for a line: nobody looks at the first one meanwhile.
+    let mut child = Command::new(cargo_bin("ork"))
+        .args(["run", text(&path), "--device", "sim"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let _open = child.stdin.take(); // or waiting would end it
     let mut error = BufReader::new(child.stderr.take().unwrap()).lines();
-    error.find(|line| line.as_ref().unwrap().contains("with --persist")).unwrap().unwrap();
-    sleep(Duration::from_millis(300));
+    error.find(|line| line.as_ref().unwrap().contains("Ctrl-C ends an answer")).unwrap().unwrap();
     interrupt(&child);
-    sleep(Duration::from_millis(100));
+    sleep(Duration::from_millis(200));
     assert_eq!(child.try_wait().unwrap(), None, "the first one asks");
     interrupt(&child);
     assert_eq!(child.wait().unwrap().signal(), Some(2));
+}
+
+#[test]
+fn a_line_that_cannot_be_answered_does_not_take_the_others_along() {
+    let (_folder, path) = writer();
+    let args = [text(&path), "--temperature", "0", "--max-tokens", "5", "--json"];
+    let mut lines = b"Hi\na\xffb\n".to_vec();
+    lines.extend(format!("{LONG}{LONG}\nHo\n").bytes());
+    let assert =
+        ork(&["run"]).args(args).args(["--context", "60"]).write_stdin(lines).assert().code(2);
+    let view: serde_json::Value = serde_json::from_slice(&assert.get_output().stdout).unwrap();
+    let count = |key: &str| view[key].as_array().unwrap().len();
+    assert_eq!((count("answers"), count("refused")), (2, 2), "{view:#}");
+    let error = String::from_utf8_lossy(&assert.get_output().stderr).into_owned();
+    assert!(error.contains("error: 2 of 4 lines not answered"), "{error}");
+    assert!(error.contains("context is full") && error.contains("UTF-8"), "{error}");
+    assert!(!error.contains("0 of 60"), "{error}");
+}
+
+#[test]
+fn what_is_no_model_is_named() {
+    let (folder, path) = writer();
+    let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n";
+    for (bytes, says) in [
+        (&pointer[..], "Git LFS pointer"),
+        (b"<!DOCTYPE html><html><body>404</body></html>", "web page"),
+        (b"PK\x03\x04\x14\0\0\0\x08\0\0\0\0\0\0\0\0\0\0\0\0\0", "zip"),
+    ] {
+        for name in ["other.gguf", "other"] {
+            let other = folder.path().join(name);
+            std::fs::write(&other, bytes).unwrap();
+            let other = text(&other);
+            fails(&["convert", other], 3, &[says]);
+            fails(&["run", other, "Hi"], 3, &[says]);
+            fails(&["run", text(&path), "Hi", "--draft", other], 3, &[says]);
+            fails(&["demo", other, "--device", "sim"], 3, &[says]);
+            fails(&["bench", other, "--device", "sim"], 3, &[says]);
+            fails(&["quality", other, "--text", other], 3, &[says]);
+        }
+    }
 }
 
 #[test]
@@ -416,7 +485,10 @@ fn what_cannot_be_answered_is_said() {
     let (_folder, path) = writer();
     let path = text(&path);
     fails(&["run", path, "", "--raw"], 2, &["no tokens"]);
-    fails(&["run", path, "Hello", "--context", "4"], 2, &["context is full", "of 4"]);
+    fails(&["run", path, "Hello", "--context", "4"], 2, &["context is full", "10 tokens", "of 4"]);
+    for more in ["--persist", "--budget=1GiB"] {
+        fails(&["run", path, "Hi", "--tier", "f32", more], 2, &["--tier f32", "--persist"]);
+    }
     fails(&["run", path, "Hi", "--temperature=-1"], 2, &["temperature"]);
     fails(&["run", path, "Hi", "--top-p", "1.5"], 2, &["top-p", "1.5"]);
     let invalid = ork(&["run", path, "-"]).write_stdin(&b"a\xff"[..]).assert().code(2);
