@@ -35,10 +35,13 @@ pub(crate) fn store(
         Way::Building(pack) => {
             format!("{shown}: weights are kept for the next run: {}", pack.display())
         }
-        Way::Loaded { pack, names_model } => {
+        Way::Loaded { pack, names_model, touched } => {
             let mut line = format!("{shown}: weights are those of {}", pack.display());
             if !names_model {
                 line += ", which does not say of which model it is";
+            }
+            if *touched {
+                line += ", made of it when its file had another time";
             }
             let mut dtypes = (0..store.items().len()).filter_map(|item| store.dtype(item));
             if let Some(dtype) = dtypes.find(|dtype| *dtype != settings.tier.dtype()) {

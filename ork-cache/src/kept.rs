@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use ork_weights::convert::{ConvertError, writer_options};
 use ork_weights::model::{Model, ModelError};
-use ork_weights::pack::{Identity, Pack, PackError, PackWriter};
+use ork_weights::pack::{Freshness, Identity, Pack, PackError, PackWriter};
 use ork_weights::quantise::Tier;
 
 use crate::environment::Environment;
@@ -75,6 +75,9 @@ pub enum Way {
         /// Whether it says which model it was made from. Otherwise names and shapes are all that is
         /// checked.
         names_model: bool,
+        /// Whether the model's file has another time than that which the pack was made of: it was copied, or
+        /// changed where no sample of its content was taken.
+        touched: bool,
     },
 }
 
@@ -140,13 +143,15 @@ impl Kept {
         let refuse = |source| KeptError::Pack { path: target.clone(), source };
         if matches!(self, Kept::In(_)) || target.exists() {
             let pack = Pack::open(&target).map_err(refuse)?;
+            let mut touched = false;
             if let Some(packed) = pack.identity() {
                 let ours = model.identity(packed.full_hash.is_some())?;
-                packed.check(&ours).map_err(refuse)?;
+                let same = packed.check(&ours).map_err(refuse)?;
+                touched = same == Freshness::Touched && packed.full_hash.is_none();
             }
             let names_model = pack.identity().is_some();
             let store = Store::from_pack(pack);
-            return Ok(Opened { store, way: Way::Loaded { pack: target, names_model } });
+            return Ok(Opened { store, way: Way::Loaded { pack: target, names_model, touched } });
         }
         let options = writer_options(&model, tier)?;
         let writer = PackWriter::create(&target, &identity, options).map_err(refuse)?;

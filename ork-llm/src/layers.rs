@@ -23,10 +23,12 @@ impl Linears for Layers {
         Ok(Layers::multiply(self, rows, input, products)?)
     }
 
-    fn expect(&mut self, groups: &[&[Weight]]) {
-        let weights = groups.iter().copied().flatten();
-        Layers::expect(self, weights.map(|weight| weight.id as usize));
+    fn expect(&mut self, rows: usize, groups: &[&[Weight]]) {
+        // A weight of each tells it from the others.
+        let firsts = groups.iter().filter_map(|group| group.first());
+        self.route(rows, firsts.map(|weight| weight.id as usize));
     }
+
     fn next(&mut self, waiting: &[&[Weight]]) -> usize {
         self.next_ready(waiting.iter().map(|group| group.iter().map(|weight| weight.id as usize)))
     }

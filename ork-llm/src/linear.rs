@@ -90,8 +90,8 @@ pub trait Linears: Send {
     ) -> Result<(), LinearError>;
 
     /// Says which groups of weights the next calls will name, in any order: the experts that a router
-    /// has chosen. Whoever streams weights begins to load them.
-    fn expect(&mut self, _groups: &[&[Weight]]) {}
+    /// has chosen for `rows` rows. Whoever streams weights begins to load them.
+    fn expect(&mut self, _rows: usize, _groups: &[&[Weight]]) {}
 
     /// Which of the groups that are still to be computed is best computed next, by its place in
     /// `waiting`; the results do not depend on it.
@@ -114,8 +114,8 @@ impl<T: Linears + ?Sized> Linears for Box<T> {
         (**self).multiply(rows, input, products)
     }
 
-    fn expect(&mut self, groups: &[&[Weight]]) {
-        (**self).expect(groups);
+    fn expect(&mut self, rows: usize, groups: &[&[Weight]]) {
+        (**self).expect(rows, groups);
     }
 
     fn next(&mut self, waiting: &[&[Weight]]) -> usize {

@@ -172,3 +172,55 @@ fn a_cache_of_another_model_is_refused() {
     let mut cache = other.cache(8);
     assert!(matches!(one.forward(&mut cache, &[1], 1), Err(Error::Setting { .. })));
 }
+
+/// The shares of all tokens behind `tokens`, at a temperature of 2.
+fn shares(decoder: &mut Decoder, tokens: &[u32]) -> Vec<f64> {
+    let mut cache = decoder.cache(64);
+    let logits = decoder.forward(&mut cache, tokens, 1).unwrap();
+    let shares: Vec<f64> = logits.iter().map(|logit| (f64::from(*logit) / 2.0).exp()).collect();
+    let sum: f64 = shares.iter().sum();
+    shares.into_iter().map(|share| share / sum).collect()
+}
+
+/// How far counts are from shares: χ² less what is expected of it, in units of its spread.
+fn surprise(counts: &[f64], shares: &[f64]) -> f64 {
+    let all: f64 = counts.iter().sum();
+    let expected = shares.iter().map(|share| share * all);
+    let (mut sum, mut bins) = (0.0, 0.0);
+    for (count, expected) in counts.iter().zip(expected).filter(|(_, expected)| *expected >= 5.0) {
+        sum += (count - expected).powi(2) / expected;
+        bins += 1.0;
+    }
+    (sum - bins) / f64::sqrt(2.0 * bins)
+}
+
+#[test]
+fn texts_of_a_draft_have_the_shares_of_the_model_alone() {
+    let mut model = decoder(&families::qwen3());
+    let first = shares(&mut model, &families::PROMPT);
+    let mut second = vec![0.0; first.len()];
+    for (token, share) in (0..).zip(&first) {
+        let behind = [&families::PROMPT[..], &[token]].concat();
+        let next = shares(&mut model, &behind);
+        second.iter_mut().zip(next).for_each(|(sum, next)| *sum += share * next);
+    }
+    // A draft of another opinion, over many seeds.
+    let mut other = decoder(&families::llama());
+    let of_draft = shares(&mut other, &families::PROMPT);
+    let mut session = Session::new(model, 64).with_draft(Box::new(DraftModel::new(other, 64)), 3);
+    let mut counts = [vec![0.0; first.len()], vec![0.0; first.len()]];
+    let (mut proposed, mut accepted) = (0, 0);
+    for seed in 0..5000 {
+        session.prompt(&families::PROMPT).unwrap();
+        let (text, done) = write(&mut session, &Sampler::new(2.0, 1.0, seed).unwrap(), 2);
+        counts.iter_mut().zip(text).for_each(|(counts, token)| counts[token as usize] += 1.0);
+        (proposed, accepted) = (proposed + done.proposed, accepted + done.accepted);
+    }
+    assert!(proposed >= 5000 && accepted > 50 && accepted < proposed * 9 / 10, "{accepted}");
+    for (counts, shares) in counts.iter().zip([&first, &second]) {
+        let found = surprise(counts, shares);
+        assert!(found.abs() < 4.0, "{found}");
+    }
+    // The test sees the shares of the draft, and of the place before.
+    assert!(surprise(&counts[0], &of_draft) > 10.0 && surprise(&counts[1], &first) > 10.0);
+}

@@ -110,8 +110,15 @@ pub(crate) fn open_kept(
         KeptError::Model(error) => Error::input(path)(error),
         error => Error::input(path)(error),
     })?;
-    if let Way::Loaded { pack, names_model: false } = &opened.way {
-        warn_unnamed(pack, report);
+    match &opened.way {
+        Way::Loaded { pack, names_model: false, .. } => warn_unnamed(pack, report),
+        Way::Loaded { pack, touched: true, .. } => report.note(format!(
+            "note: {} is of another time than when {} was made of it: size and samples are the same, but \
+             if it was edited, make the pack again",
+            path.display(),
+            pack.display()
+        )),
+        _ => {}
     }
     Ok(opened)
 }

@@ -95,6 +95,13 @@ impl Experts {
         self
     }
 
+    /// How many are guessed from now on, if a predictor guesses; with 0 it only learns.
+    pub fn guess(&mut self, most: usize) {
+        if let Some((_, guesses)) = &mut self.predictor {
+            *guesses = most;
+        }
+    }
+
     /// The router of `layer` has run: queues what is missing, for [`Experts::next_expert`] to give.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 mod npu;
 mod open;
+mod routed;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use crate::error::{Error, Result, length};
 use crate::rows::{QuantisedRows, Transform, pad};
 use crate::weight::TiledWeight;
 use npu::{Entry, List, Npu, Run};
+use routed::Routed;
 
 /// One of the products of a list, which share their input.
 ///
@@ -53,6 +55,7 @@ pub struct Layers {
     notes: Arc<[Note]>,
     reading: Arc<Reading>,
     prefetcher: Option<Prefetcher>,
+    routed: Option<Routed>,
     rows: QuantisedRows,
     /// Rows with zeros behind them, for half floats.
     padded: Vec<f32>,
@@ -103,8 +106,17 @@ impl Layers {
         self.npu.failure()
     }
 
-    /// Says which weights the next calls will name, in order: they are loaded ahead. For experts that a
-    /// router has chosen; what is used in the same order in every pass needs no word.
+    /// A router has chosen experts for `rows` rows: one weight of each. What is missing of them is loaded
+    /// ahead; for a single token also what the next layer's router may choose. What is used in the same order
+    /// in every pass needs no word.
+    pub fn route(&mut self, rows: usize, weights: impl IntoIterator<Item = usize>) {
+        if let Some(routed) = &mut self.routed {
+            routed.route(rows, weights.into_iter());
+        }
+    }
+
+    /// Says which weights the next calls will name, in order: they are loaded ahead. For some of the weights
+    /// of experts; whole ones are [routed](Layers::route).
     pub fn expect(&self, weights: impl IntoIterator<Item = usize>) {
         let Some(prefetcher) = &self.prefetcher else { return };
         let items = weights.into_iter().filter_map(|weight| self.placed.items.get(weight).cloned());
@@ -112,8 +124,8 @@ impl Layers {
         prefetcher.queue(&parts.map(|part| part.weight).collect::<Vec<WeightId>>());
     }
 
-    /// Which of some groups of weights to use next, experts that were [expected](Layers::expect): the first
-    /// whose weights are all loaded, else the first.
+    /// Which of some groups of weights to use next, experts that were [routed](Layers::route) or
+    /// [expected](Layers::expect): the first whose weights are all loaded, else the first.
     pub fn next_ready<W: IntoIterator<Item = usize>>(
         &self,
         groups: impl IntoIterator<Item = W>,
@@ -201,7 +213,7 @@ impl Layers {
                 // A weight that cannot be read cannot be read by the CPU either: it will say so.
                 Err(error) => {
                     self.npu.fail(error);
-                    self.prefetcher = None;
+                    (self.prefetcher, self.routed) = (None, None);
                 }
             }
         }

@@ -10,6 +10,7 @@ use rknpu_sys::regs::CORES;
 
 use super::Layers;
 use super::npu::Npu;
+use super::routed::Routed;
 use crate::cpu::Cpu;
 use crate::error::{Error, Result};
 use crate::rows::{Depth, QuantisedRows, Transform};
@@ -104,6 +105,7 @@ pub fn open(device: &Device, stores: &[Arc<Store>], setup: &Setup) -> Result<Vec
             Ok(Layers {
                 npu: npu.clone(),
                 prefetcher: prefetcher(&opened.cache, store, &placed, setup)?,
+                routed: Routed::new(&opened.cache, store, &placed)?,
                 numbers: (0..).zip(store.items()).map(|(i, item)| (item.name.clone(), i)).collect(),
                 store: store.clone(),
                 placed,

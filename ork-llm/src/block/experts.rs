@@ -60,7 +60,7 @@ impl Experts {
         waiting.dedup();
         let mut groups: Vec<&[Weight]> =
             waiting.iter().map(|expert| &self.weights[*expert as usize][..]).collect();
-        pass.linears.expect(&groups);
+        pass.linears.expect(pass.rows, &groups);
         routed.results.resize(routed.chosen.len() * width, 0.0);
         while !waiting.is_empty() {
             let next = pass.linears.next(&groups).min(waiting.len() - 1);

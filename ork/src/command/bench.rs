@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 
 use ork_cache::environment::Environment;
 use ork_cache::kept::{Kept, Way};
+use ork_cache::plan::Item;
 use ork_cache::timeline::Recorder;
 use ork_cache::{Reading, Setup, Store};
 use ork_weights::pack::{DirectReads, Pack, PackFile, verify};
 use ork_weights::quantise::Tier;
+use rknpu::Precision;
 use serde::Serialize;
 
 use crate::cli::BenchArgs;
@@ -87,6 +89,14 @@ pub(super) fn run(args: &BenchArgs, report: Report) -> Result<()> {
         check_output(output, &args.file)?;
     }
     let source = Arc::new(open(args, &environment, report)?);
+    let half = |item: &&Item| item.layout.precision() == Precision::Fp16;
+    if let Some(item) = source.items().iter().find(half) {
+        return Err(Error::Usage(format!(
+            "{}: {:?} is of half floats, which the CPU computes: bench multiplies int8 and int4 on the NPU",
+            args.file.display(),
+            item.name
+        )));
+    }
     let device = args.device.device.open(report)?;
     let recorder = (args.trace.is_some() || args.html.is_some()).then(|| Arc::new(Recorder::new()));
     let setup = Setup {

@@ -171,6 +171,11 @@ fn text(converted: &Converted, args: &ConvertArgs, rss: Option<u64>) -> String {
             late.join(" and ")
         ));
     }
+    if has_tier(converted, "fp16") {
+        text.push_str(
+            "half floats are for ork alone: the C project's readers pack such weights anew\n",
+        );
+    }
     if converted.resumed() > 0 {
         text.push_str(&format!(
             "{} of them were left by an interrupted conversion\n",

@@ -44,8 +44,8 @@ impl Linears for Interruptible {
         }
     }
 
-    fn expect(&mut self, groups: &[&[Weight]]) {
-        self.linears.expect(groups);
+    fn expect(&mut self, rows: usize, groups: &[&[Weight]]) {
+        self.linears.expect(rows, groups);
     }
 
     fn next(&mut self, waiting: &[&[Weight]]) -> usize {

@@ -164,8 +164,8 @@ impl Linears for Watched {
         Ok(())
     }
 
-    fn expect(&mut self, groups: &[&[Weight]]) {
-        Linears::expect(&mut self.layers, groups);
+    fn expect(&mut self, rows: usize, groups: &[&[Weight]]) {
+        Linears::expect(&mut self.layers, rows, groups);
     }
 
     fn next(&mut self, waiting: &[&[Weight]]) -> usize {

@@ -56,6 +56,20 @@ pub(crate) enum Way {
     Drafted,
 }
 
+impl Way {
+    /// For people.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Way::Resident => "resident",
+            Way::OneCore => "resident, one core",
+            Way::Streamed => "streamed from the model",
+            Way::Packed => "streamed, packed on the way",
+            Way::Reloaded => "streamed from the pack",
+            Way::Drafted => "the same, with a draft",
+        }
+    }
+}
+
 /// How one way went.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Told {
@@ -116,6 +130,7 @@ pub(crate) fn tell(
     let teller = Teller { scenario, device, tokenizer, report };
     let (first, decoder, weight_bytes) = teller.way(Way::Resident, None)?;
     let budget = scenario.budget.map_or(weight_bytes / 5 * 3, |size| size.0);
+    report.note("writing: in f32 on the CPU, to compare");
     let mut exact = reference(&tensors)
         .map_err(failed(model))
         .and_then(|linears| Decoder::new(tensors, Box::new(linears)).map_err(failed(model)))?;
@@ -149,6 +164,8 @@ struct Teller<'a> {
 impl Teller<'_> {
     /// Writes the text in one way; gives its model back, and the bytes of its weights.
     fn way(&self, way: Way, budget: Option<u64>) -> Result<(Told, Decoder, u64)> {
+        // A large model takes a while for each.
+        self.report.note(format!("writing: {}", way.label()));
         let Scenario { model, tokens, .. } = *self.scenario;
         let pack = || Kept::At(self.scenario.folder.join("demo.orkpack"));
         let weights = Weights {

@@ -115,6 +115,20 @@ fn streaming_agrees_with_the_cpu_in_every_tier() {
 }
 
 #[test]
+fn half_floats_are_left_to_the_cpu() {
+    let (folder, model) = model();
+    let pack = folder.path().join("model.orkpack");
+    let converted = ork(&["convert", text(&model), "--tier", "fp16"]).assert().success();
+    let said = String::from_utf8_lossy(&converted.get_output().stdout).into_owned();
+    assert!(said.contains("half floats are for ork alone"), "{said}");
+    fails(
+        &["bench", text(&pack), "--device", "sim"],
+        2,
+        &[text(&pack), "blk.0.attn_q", "half floats"],
+    );
+}
+
+#[test]
 fn a_model_is_packed_while_it_streams_and_loaded_the_next_time() {
     let (folder, model) = model();
     let pack = folder.path().join("made.orkpack");

@@ -16,6 +16,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use assert_cmd::cargo::cargo_bin;
+use ork_weights::pack::Pack;
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 
@@ -268,6 +269,87 @@ fn weights_come_from_a_pack_that_has_them_all() {
     let found = run(&[&[path][..], &long, &[&format!("--persist={}", text(&pack))]].concat(), "");
     assert!(found.0 == wanted && !found.1.contains("are kept"), "{}", found.1);
     fails(&["run", text(&pack), "Hi"], 2, &["is a pack of", "vocabulary", "--pack"]);
+}
+
+#[test]
+fn a_damaged_pack_writes_nothing() {
+    let (folder, path) = writer();
+    let pack = folder.path().join("model.orkpack");
+    ork(&["convert", text(&path), "-o", text(&pack)]).assert().success();
+    let opened = Pack::open(&pack).unwrap();
+    let (name, blob) = (&*opened.entries()[3].name, opened.entries()[3].blob_range());
+    let whole = std::fs::read(&pack).unwrap();
+    let base = ["run", text(&path), LONG, "--raw", "--device", "sim", "--pack", text(&pack)];
+    let base = [&base[..], &["--temperature", "0", "--max-tokens", "4"]].concat();
+    let least = least(&base[1..]);
+    ork(&base).assert().success();
+    for place in [blob.start, (blob.start + blob.end) / 2, blob.end] {
+        let mut damaged = whole.clone();
+        damaged[place as usize] ^= 4; // a code, or a bit of the first scale behind them
+        std::fs::write(&pack, damaged).unwrap();
+        for more in [&[][..], &["--budget", &least]] {
+            let assert = ork(&[&base[..], more].concat()).assert().code(3);
+            let output = assert.get_output();
+            let error = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.stdout.is_empty(), "{place}: {error}");
+            assert!(error.contains(name) && error.contains("checksum"), "{place}: {error}");
+        }
+    }
+    // A model of another time is taken, and said.
+    std::fs::write(&pack, whole).unwrap();
+    File::options()
+        .append(true)
+        .open(&path)
+        .unwrap()
+        .set_modified(std::time::UNIX_EPOCH + Duration::from_secs(9))
+        .unwrap();
+    let later = ork(&base).assert().success();
+    let error = String::from_utf8_lossy(&later.get_output().stderr).into_owned();
+    assert!(error.contains("of another time"), "{error}");
+}
+
+/// The most memory that a run has had, in bytes.
+fn peak_memory(args: &[&str]) -> u64 {
+    let mut child = Command::new(cargo_bin("ork"));
+    child.args(args).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = child.spawn().unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    let mut peak = 0;
+    while child.try_wait().unwrap().is_none() {
+        let status = std::fs::read_to_string(&status).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse().ok());
+        peak = peak.max(kib.unwrap_or(0u64) << 10);
+        sleep(Duration::from_millis(5));
+    }
+    assert!(child.wait().unwrap().success());
+    peak
+}
+
+#[test]
+fn memory_holds_the_packed_weights_once() {
+    // On real models, which variables name: smaller ones have less than what stands beside them.
+    for variable in ["ORK_TEST_SMOLLM2", "ORK_TEST_GEMMA"] {
+        let Some(path) = std::env::var_os(variable).map(PathBuf::from) else {
+            eprintln!("skipped: {variable} names no model");
+            continue;
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let pack = folder.path().join("model.orkpack");
+        ork(&["convert", text(&path), "-o", text(&pack)]).assert().success();
+        let prompt = LONG.repeat(6);
+        let args = ["run", text(&path), &prompt, "--raw", "--device", "sim", "--temperature", "0"];
+        let args = [&args[..], &["--max-tokens", "8", "--pack", text(&pack)]].concat();
+        let (packed, beside) = (std::fs::metadata(&pack).unwrap().len(), 100 << 20);
+        let whole = peak_memory(&args);
+        let half = peak_memory(&[&args[..], &["--budget", &(packed / 2).to_string()]].concat());
+        eprintln!(
+            "{variable}: {packed} bytes of weights, at most {whole}, and {half} with half of them"
+        );
+        // A simulated device's memory is the program's.
+        assert!(whole > packed && whole < packed + beside, "{whole}");
+        assert!(half < packed / 2 + beside, "{half}");
+    }
 }
 
 #[test]

@@ -100,17 +100,6 @@ pub(super) fn run(
     Ok(())
 }
 
-fn label(way: Way) -> &'static str {
-    match way {
-        Way::Resident => "resident",
-        Way::OneCore => "resident, one core",
-        Way::Streamed => "streamed from the model",
-        Way::Packed => "streamed, packed on the way",
-        Way::Reloaded => "streamed from the pack",
-        Way::Drafted => "the same, with a draft",
-    }
-}
-
 fn text(view: &View<'_>) -> String {
     let outcome = &view.outcome;
     let mut table = Table::new([
@@ -126,7 +115,7 @@ fn text(view: &View<'_>) -> String {
     for told in &outcome.ways {
         let rest = told.time.saturating_sub(told.first_token).as_secs_f64();
         table.row([
-            label(told.way).into(),
+            told.way.label().into(),
             Size(told.resident_bytes).to_string(),
             Size(told.streamed_bytes).to_string(),
             Size(told.loaded_bytes).to_string(),
@@ -145,7 +134,7 @@ fn text(view: &View<'_>) -> String {
         true => format!("All {ways} ways wrote the same {bytes} bytes."),
         false => {
             let texts = outcome.ways.iter();
-            let lines = texts.map(|told| format!("\n{}: {:?}", label(told.way), told.text));
+            let lines = texts.map(|told| format!("\n{}: {:?}", told.way.label(), told.text));
             format!("The texts DIFFER.{}", lines.collect::<String>())
         }
     };
