@@ -1,4 +1,4 @@
-//! What the library adds to a warm product, and what stays after many.
+//! What the library adds to a warm product.
 
 mod host;
 
