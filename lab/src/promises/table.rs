@@ -3,13 +3,16 @@
 mod cache;
 mod linear;
 mod rknpu;
+mod text;
 mod weights;
 
 use super::{Promise, Test};
 
 /// Every promise.
 pub fn all() -> impl Iterator<Item = &'static Promise> {
-    [rknpu::PROMISES, cache::PROMISES, weights::PROMISES, linear::PROMISES].into_iter().flatten()
+    [rknpu::PROMISES, cache::PROMISES, weights::PROMISES, linear::PROMISES, text::PROMISES]
+        .into_iter()
+        .flatten()
 }
 
 /// A unit test of a library.
