@@ -9,6 +9,7 @@ use crate::allocation::{Allocation, Request, pages};
 use crate::domain::{Domain, PAGE};
 use crate::error::{Call, Error, Result};
 use crate::limits;
+use crate::probe::available_memory;
 
 /// What ended a probe of a domain's capacity.
 ///
@@ -191,16 +192,4 @@ fn bound(error: Error, keep: u64) -> Result<Bound> {
         }
         error => Err(error),
     }
-}
-
-/// Bytes of memory that can be had without swapping; `None` where /proc does not say.
-///
-/// ```
-/// assert!(rknpu::probe::available_memory().is_none_or(|bytes| bytes > 0));
-/// ```
-pub fn available_memory() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
 }

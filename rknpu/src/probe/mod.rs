@@ -14,6 +14,7 @@
 //! # Ok::<(), rknpu::Error>(())
 //! ```
 
+mod available_memory;
 mod capacity;
 mod cores;
 mod domains;
@@ -21,7 +22,8 @@ mod fill_rate;
 mod persist;
 mod stream;
 
-pub use capacity::{Bound, CapacityReport, available_memory, capacity};
+pub use available_memory::available_memory;
+pub use capacity::{Bound, CapacityReport, capacity};
 pub use cores::{CoreOutcome, CoresReport, cores};
 pub use domains::{DomainsReport, domains};
 pub use fill_rate::{FillRate, FillReport, fill};
