@@ -9,11 +9,12 @@
 #![allow(unreachable_pub, reason = "the loader reaches them")]
 
 use std::any::Any;
-use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
+use std::ffi::{c_int, c_uint, c_ulong, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use rknpu_sys::drm::{DmaHeapAllocation, PrimeHandle};
+use rknpu_sim::config::Clock;
+use rknpu_sys::drm::{DmaBufSync, DmaHeapAllocation, PrimeHandle};
 use rknpu_sys::flags::JobFlags;
 use rknpu_sys::uapi::Submit;
 use rustix::fd::AsRawFd;
@@ -21,7 +22,7 @@ use rustix::io::Errno;
 
 use crate::nodes::Place;
 use crate::process::{Behind, Process, process};
-use crate::real::{self, Texts};
+use crate::real;
 use crate::settings::Hazards;
 
 /// `DMA_HEAP_IOCTL_ALLOC`.
@@ -56,7 +57,7 @@ pub(crate) fn answer<T>(failed: T, call: impl FnOnce() -> Result<T, Errno>) -> T
 }
 
 /// Does the books beside a call of the C library, without touching errno.
-fn book(work: impl FnOnce()) {
+pub(crate) fn book(work: impl FnOnce()) {
     let before = real::errno();
     guarded(work);
     real::set_errno(before);
@@ -213,8 +214,11 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
             unsafe { allocation.write_unaligned(DmaHeapAllocation { fd, ..wanted }) };
             Ok(0)
         }
-        // No cache is maintained for these: as for the driver's own exports.
-        Behind::Descriptor if request == BUF_SYNC => Ok(0),
+        Behind::Descriptor if request == BUF_SYNC && !argument.is_null() => {
+            // SAFETY: the request asks for a pointer to this struct.
+            let flags = unsafe { argument.cast::<DmaBufSync>().read_unaligned() }.flags;
+            process.machine().sync_dma_buf(fd, flags).map(|()| 0)
+        }
         Behind::Heap | Behind::Descriptor => Err(Errno::NOTTY),
     })
 }
@@ -248,8 +252,12 @@ unsafe fn device(
             }
             if flags.contains(JobFlags::NONBLOCK) {
                 process.tell_of_polling();
-                // What the program does next may be to free what the job uses.
+                // What the program does next may be to free what the job uses. Where waits take no time,
+                // it may have seen the results by then.
                 process.machine().settle();
+                if process.settings.config.clock == Clock::Virtual {
+                    process.machine().finish();
+                }
             }
         }
         _ => {}
@@ -448,33 +456,6 @@ macro_rules! leave {
 }
 leave!(_exit, _Exit);
 
-/// Defines functions that replace the process by another program, by which it ends.
-macro_rules! exec {
-    ($(fn $name:ident($($argument:ident: $kind:ty),+);)+) => {$(
-        /// `execve(2)` and its relatives: what is left behind is said before.
-        ///
-        /// # Safety
-        /// As `execve(2)`.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $kind),+) -> c_int {
-            book(|| {
-                process().and_then(Process::report);
-            });
-            // SAFETY: the caller's arguments, passed on.
-            let failed = unsafe { real::$name($($argument),+) };
-            book(|| process().into_iter().for_each(Process::goes_on));
-            failed
-        }
-    )+};
-}
-exec! {
-    fn execv(path: *const c_char, arguments: Texts);
-    fn execvp(path: *const c_char, arguments: Texts);
-    fn execve(path: *const c_char, arguments: Texts, variables: Texts);
-    fn execvpe(path: *const c_char, arguments: Texts, variables: Texts);
-    fn fexecve(fd: c_int, arguments: Texts, variables: Texts);
-}
-
 /// Names and functions of a list of hooks.
 macro_rules! hooks {
     ($($name:ident),+ $(,)?) => {
@@ -507,11 +488,6 @@ hooks!(
     fstat64,
     _exit,
     _Exit,
-    execv,
-    execvp,
-    execve,
-    execvpe,
-    fexecve,
 );
 
 /// Run by the loader before the program's own constructors, so that what is registered then runs last

@@ -14,13 +14,14 @@
 //!
 //! What answers its calls is the driver model of [`rknpu_sim`].
 //!
-//! Unsafe code is in four files: `real` (the C library's functions), and `hooks`, `paths` and `pinning` (the
-//! functions that replace them).
+//! Unsafe code is in five files: `real` (the C library's functions), and `hooks`, `exec`, `paths` and `pinning`
+//! (the functions that replace them).
 
 #[cfg(doc)]
 #[doc = include_str!("../../docs/preload.md")]
 pub mod _preload {}
 
+mod exec;
 mod exit;
 mod hooks;
 mod listing;

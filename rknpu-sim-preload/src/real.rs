@@ -231,7 +231,10 @@ unsafe extern "C" fn look_up(handle: *mut c_void, name: *const c_char) -> *mut c
     }
     // SAFETY: a C string by the caller's promise.
     let name = unsafe { CStr::from_ptr(name) };
-    let mut hooks = crate::hooks::all().chain(crate::paths::all()).chain(crate::pinning::all());
+    let mut hooks = crate::hooks::all()
+        .chain(crate::exec::all())
+        .chain(crate::paths::all())
+        .chain(crate::pinning::all());
     if let Some(hook) = hooks.find(|hook| hook.name == name) {
         // SAFETY: the name is a C string.
         if unsafe { dlsym(libc::RTLD_NEXT, name.as_ptr()) } == found {

@@ -186,6 +186,37 @@ fn programs_for_the_mainline_driver() {
     assert!(!output.status.success());
 }
 
+/// What the public C driver and its probes do.
+#[test]
+fn programs_in_the_manner_of_the_public_driver() {
+    let Some(built) = built("programs_in_the_manner_of_the_public_driver") else { return };
+    let parts = ["window", "stream", "domains", "prefill", "k_split", "cores", "int4", "import"];
+    for mode in ["fast", "strict"] {
+        let settings = [("MODE", mode), ("CLOCK", "virtual"), ("HAZARD", "errno"), ("EXIT", "9")];
+        for part in parts {
+            clean(&built.succeeds("driver", part, &settings));
+        }
+        let settings = [("MODE", mode), ("CLOCK", "virtual")];
+        let report = built.succeeds("driver", "unlinked", &settings);
+        assert_eq!(report["report"]["jobs_timed_out"], 1, "{report}");
+        assert!(report.to_string().contains("the chain ends after 1 of 8 tasks"), "{report}");
+    }
+    // Flags of a reader around what is written: noticed where caches are modelled.
+    let settings = [("MODE", "strict"), ("CLOCK", "virtual")];
+    let report = built.succeeds("driver", "import_as_a_reader", &settings);
+    assert!(report.to_string().contains("DMA_BUF_SYNC_END with WRITE"), "{report}");
+}
+
+/// Seen results are over, also where waits take no time: nothing was freed under a job.
+#[test]
+fn results_that_are_polled_for() {
+    let Some(built) = built("results_that_are_polled_for") else { return };
+    for timing in ["none", "board,floor_ns=50000000"] {
+        let settings = [("CLOCK", "virtual"), ("TIMING", timing), ("EXIT", "9")];
+        clean(&built.succeeds("driver", "polled", &settings));
+    }
+}
+
 #[test]
 fn descriptors_mappings_forks_and_files() {
     let Some(built) = built("descriptors_mappings_forks_and_files") else { return };
@@ -210,7 +241,7 @@ fn descriptors_mappings_forks_and_files() {
 #[test]
 fn what_is_left_behind_is_said_at_every_end() {
     let Some(built) = built("what_is_left_behind_is_said_at_every_end") else { return };
-    for end in ["leaves", "child_leaves", "becomes_another"] {
+    for end in ["leaves", "child_leaves", "becomes_another", "becomes_by_list"] {
         let report = built.succeeds("process", end, &[]);
         assert_eq!(report["leaks"]["handles"], 1, "{end}: {report}");
         assert_eq!(report["clean"], true);

@@ -148,7 +148,8 @@ impl Notes {
     fn stale(&mut self, iova: u64, len: usize, line: u64) {
         self.findings.push(Finding::wrong(format!(
             "missing sync: the device read {len} bytes at IOVA {iova:#x} while bytes written by the CPU \
-             at {line:#x} were still in its cache; MEM_SYNC TO_DEVICE was forgotten"
+             at {line:#x} were still in its cache; MEM_SYNC TO_DEVICE was forgotten \
+             (DMA_BUF_SYNC_END with WRITE, if it is imported)"
         )));
     }
 }

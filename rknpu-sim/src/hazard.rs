@@ -165,7 +165,9 @@ impl fmt::Display for Hazard {
             ),
             H::FreedJobLinked { core } => write!(
                 f,
-                "a job was freed that core {core} still points to: the next job there uses freed memory"
+                "a job was freed that core {core} still points to: the next job there uses freed memory \
+                 (recorded of jobs that are submitted to cores 1 and 2 while a reset runs, or time out \
+                 behind another)"
             ),
             H::FreedJobStarted { core } => write!(
                 f,

@@ -9,18 +9,17 @@ use crate::bus::Ran;
 use crate::config::{Clock, Config};
 use crate::engine::{Outcome, Run, Start};
 use crate::job::Hardware;
-use crate::state::{SpaceMap, State};
+use crate::state::State;
+use crate::time::Waiter;
+pub(crate) use crate::time::{Channel, Event, MS, Pending};
 use std::cell::Cell;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Nanoseconds of a millisecond.
-pub(crate) const MS: u64 = 1_000_000;
 /// Threads that run engines when no caller can: one per core.
 const WORKERS: usize = 3;
 
@@ -39,186 +38,6 @@ pub(crate) fn set_cpu(cpu: usize) {
 /// The CPU of the calling thread.
 pub(crate) fn cpu() -> usize {
     CPU.get()
-}
-
-/// What a thread waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Channel {
-    /// A core's jobs: done, or a reset.
-    Job(usize),
-    /// The domain count or the current domain.
-    Domain,
-    /// Jobs of `rocket`: begun or ended.
-    Written,
-    /// A fence.
-    Fence,
-    /// Whatever the program's own threads tell each other.
-    Notice,
-    /// Only its deadline.
-    Sleep,
-}
-
-/// What is due at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Event {
-    /// A core raises its interrupt, unless it was reset since.
-    Interrupt {
-        /// Core.
-        core: usize,
-        /// The start that it belongs to.
-        generation: u64,
-        /// Interrupt bits.
-        status: u32,
-    },
-    /// Another process, which held the domain, lets go of it.
-    LetGo,
-    /// A job of `rocket` has had its time, if it still runs.
-    JobTimeout {
-        /// Core.
-        core: usize,
-        /// Which.
-        job: u64,
-    },
-}
-
-/// An engine's run that has not begun.
-#[derive(Debug)]
-pub(crate) struct Pending {
-    pub(crate) start: Start,
-    pub(crate) generation: u64,
-    pub(crate) map: Arc<SpaceMap>,
-}
-
-#[derive(Debug)]
-struct Waiter {
-    id: u64,
-    channel: Channel,
-    deadline: Option<u64>,
-    /// Set by whoever wakes it: whether its channel, not its deadline, did.
-    woken: Option<bool>,
-}
-
-/// Noise: what real machines do in an order of their own.
-#[derive(Debug)]
-struct Noise(u64);
-
-impl Noise {
-    /// Below `limit`.
-    fn below(&mut self, limit: u64) -> u64 {
-        // xorshift64; the seed is never 0.
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        if limit == 0 { 0 } else { (self.0 >> 11) % limit }
-    }
-}
-
-/// Time, and who waits for what.
-#[derive(Debug)]
-pub(crate) struct Time {
-    now: u64,
-    serial: u64,
-    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
-    pub(crate) pending: VecDeque<Pending>,
-    waiters: Vec<Waiter>,
-    /// Waiters woken, in the order in which they go on.
-    ready: VecDeque<u64>,
-    /// Somebody's turn has come who has not been told.
-    untold: bool,
-    noise: Option<Noise>,
-    /// Threads that are inside (or are actors) and do not wait.
-    active: usize,
-    /// Engines running.
-    engines: usize,
-    /// Threads asleep on the condition variable.
-    asleep: usize,
-    workers: usize,
-    idle_workers: usize,
-    stopping: bool,
-}
-
-impl Time {
-    pub(crate) fn new(noise: Option<u64>) -> Time {
-        Time {
-            ready: VecDeque::new(),
-            untold: false,
-            noise: noise.map(|seed| Noise(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)),
-            now: 0,
-            serial: 0,
-            events: BinaryHeap::new(),
-            pending: VecDeque::new(),
-            waiters: Vec::new(),
-            active: 0,
-            engines: 0,
-            asleep: 0,
-            workers: 0,
-            idle_workers: 0,
-            stopping: false,
-        }
-    }
-
-    /// Nanoseconds since the machine was made.
-    pub(crate) fn now(&self) -> u64 {
-        self.now
-    }
-
-    /// Puts an event on the calendar.
-    pub(crate) fn at(&mut self, when: u64, event: Event) {
-        self.serial += 1;
-        self.events.push(Reverse((when, self.serial, event)));
-    }
-
-    /// Wakes everybody who waits on a channel.
-    pub(crate) fn wake(&mut self, channel: Channel) {
-        for at in 0..self.waiters.len() {
-            if self.waiters[at].channel == channel && self.waiters[at].woken.is_none() {
-                self.make_ready(at, true);
-            }
-        }
-    }
-
-    fn make_ready(&mut self, at: usize, signalled: bool) {
-        self.waiters[at].woken = Some(signalled);
-        self.active += 1;
-        let len = self.ready.len() as u64;
-        let place = self.noise.as_mut().map_or(len, |noise| noise.below(len + 1));
-        self.ready.insert(place as usize, self.waiters[at].id);
-        self.untold = true;
-    }
-
-    /// A random time below `limit`; 0 on a machine without noise.
-    pub(crate) fn noise(&mut self, limit: u64) -> u64 {
-        self.noise.as_mut().map_or(0, |noise| noise.below(limit))
-    }
-
-    fn next_event(&self) -> Option<u64> {
-        self.events.peek().map(|Reverse((when, ..))| *when)
-    }
-
-    fn next_deadline(&self) -> Option<u64> {
-        let waiting = self.waiters.iter().filter(|waiter| waiter.woken.is_none());
-        waiting.filter_map(|waiter| waiter.deadline).min()
-    }
-
-    /// Wakes those whose deadline has come.
-    fn expire(&mut self, now: u64) {
-        for at in 0..self.waiters.len() {
-            let waiter = &self.waiters[at];
-            if waiter.woken.is_none() && waiter.deadline.is_some_and(|when| when <= now) {
-                self.make_ready(at, false);
-            }
-        }
-    }
-
-    /// Takes a waiter off, once it is its turn: whether its channel woke it.
-    fn turn(&mut self, id: u64) -> Option<bool> {
-        if self.ready.front() != Some(&id) {
-            return None;
-        }
-        self.ready.pop_front();
-        let at = self.waiters.iter().position(|waiter| waiter.id == id)?;
-        self.waiters.remove(at).woken
-    }
 }
 
 /// The driver model's shared part.
@@ -470,6 +289,21 @@ impl Kernel {
         if self.idle_events(&state) {
             self.need_worker(&mut state);
         }
+    }
+
+    /// Lets what is on the calendar come, as long as that is the interrupt of a job that is computed.
+    pub(crate) fn finish_jobs(self: &Arc<Kernel>) {
+        self.settle();
+        let mut state = self.lock();
+        while let Some(Reverse((when, _, Event::Interrupt { .. }))) = state.time.events.peek() {
+            let when = *when;
+            self.fire(&mut state, when);
+            // What came behind it in its queue is computed, too.
+            while let Some(job) = state.time.pending.pop_front() {
+                state = self.run(state, job);
+            }
+        }
+        self.notify(&mut state);
     }
 
     /// Ends the workers; the machine is going away.

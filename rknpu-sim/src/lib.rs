@@ -90,6 +90,7 @@ mod rocket;
 mod sram;
 mod state;
 mod tasks;
+mod time;
 mod user;
 
 pub use config::Config;
@@ -99,6 +100,6 @@ pub use fence::FenceInfo;
 pub use files::Node;
 pub use hazard::Hazard;
 pub use job::CORES;
-pub use machine::{Acting, File, Machine, Mapping, Reservation, set_cpu};
+pub use machine::{Acting, File, Machine, Mapping, Reservation, set_cpu, sync_dma_buf};
 pub use report::{CallKind, Report};
 pub use rustix::io::Errno;

@@ -8,13 +8,13 @@ use crate::fence::Fences;
 use crate::files::Files;
 use crate::iova::PAGE;
 use crate::job::{CORES, Core, Jobs};
-use crate::kernel::Time;
 use crate::object::Objects;
 use crate::offsets::Offsets;
 use crate::physical::Physical;
 use crate::report::Books;
 use crate::rocket::Rocket;
 use crate::sram::Sram;
+use crate::time::Time;
 
 pub(crate) use crate::bus::SpaceMap;
 

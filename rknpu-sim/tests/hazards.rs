@@ -62,6 +62,56 @@ fn a_buffer_freed_under_a_job() {
     assert!(met(&machine, |h| matches!(h, Hazard::FreedUnderJob { core: 0, .. })));
 }
 
+/// Three cores hang at once, each caller is told after its timeout, and resets. The recordings decide what
+/// comes then: who waits until the reset is over goes on; a job that is submitted to core 1 or 2 while it
+/// runs is freed without being taken from the queue.
+#[test]
+fn three_cores_that_hang_at_once() {
+    let run = |wait: bool| {
+        let machine = machine(Mode::Fast);
+        let (over, together) = (std::sync::Barrier::new(3), std::sync::Barrier::new(3));
+        let results: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..3u32)
+                .map(|core| {
+                    let (machine, over, together) = (&machine, &over, &together);
+                    scope.spawn(move || {
+                        let file = machine.open();
+                        let (task_buffer, _view) = tasks(&file);
+                        let data = create(&file, 0x403, 4096, 0).unwrap();
+                        let mut good = job(&task_buffer, &data);
+                        good.core_mask = 1 << core;
+                        good.subcore_task = [SubcoreTask { task_start: 0, task_number: 1 }; 5];
+                        let mut bad = good;
+                        bad.task_base_addr = 0x1000; // nothing is mapped there
+                        let _acting = machine.actor();
+                        together.wait();
+                        let first = call(&file, &mut bad);
+                        let reset = call(&file, &mut Action { flags: 6, value: 0 });
+                        if wait {
+                            machine.sleep(std::time::Duration::from_secs(1));
+                        }
+                        let again = call(&file, &mut { good });
+                        machine.sleep(std::time::Duration::from_secs(5));
+                        drop(_acting);
+                        over.wait();
+                        (first, reset, again)
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        (machine, results)
+    };
+    let (machine, results) = run(true);
+    for (first, reset, again) in results {
+        assert_eq!((first, reset, again), (Err(Errno::TIMEDOUT), Ok(()), Ok(())));
+    }
+    assert!(machine.report().hazards.is_empty(), "{:?}", machine.report().hazards);
+    let (machine, results) = run(false);
+    assert!(results.iter().any(|(.., again)| *again == Err(Errno::INVAL)), "{results:?}");
+    assert!(met(&machine, |h| matches!(h, Hazard::FreedJobLinked { core: 1 | 2 })), "{results:?}");
+}
+
 #[test]
 fn a_job_in_the_wrong_domain() {
     let (machine, file, task_buffer, _view, _) = ready();

@@ -66,6 +66,13 @@ pub struct DmaBuf {
     fd: OwnedFd,
 }
 
+/// An access of the CPU between its beginning and its end, which `sync` tells the kernel.
+fn between(access: u64, sync: impl Fn(u64) -> Result<()>, copy: impl FnOnce()) -> Result<()> {
+    sync(access | DMA_BUF_SYNC_START)?;
+    copy();
+    sync(access | DMA_BUF_SYNC_END)
+}
+
 impl DmaBuf {
     /// Allocates `len` bytes, in whole pages, from a dma-heap such as `system`.
     ///
@@ -156,11 +163,8 @@ impl DmaBuf {
             let (offset, len, size) = (offset as u64, len as u64, size as u64);
             return Err(Error::Range { offset, len, size });
         }
-        let sync =
-            |phase| sync_dma_buf(&self.fd, access | phase).map_err(|errno| failed(size, errno));
-        sync(DMA_BUF_SYNC_START)?;
-        copy(&self.mapping);
-        sync(DMA_BUF_SYNC_END)
+        let sync = |flags| sync_dma_buf(&self.fd, flags).map_err(|errno| failed(size, errno));
+        between(access, sync, || copy(&self.mapping))
     }
 
     /// Bytes, whole pages.
@@ -285,4 +289,28 @@ fn size(len: usize) -> Result<usize> {
 
 fn failed(len: usize, errno: Errno) -> Error {
     Refused { call: Call::Import, errno }.on(0, len as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    /// The kernel is told of the beginning and the end, in this order, both with the direction.
+    #[test]
+    fn an_access_is_told_at_both_ends() {
+        let told = RefCell::new(Vec::new());
+        let note = |flags| {
+            told.borrow_mut().push(flags);
+            Ok(())
+        };
+        for access in [DMA_BUF_SYNC_READ, DMA_BUF_SYNC_WRITE] {
+            between(access, note, || told.borrow_mut().push(u64::MAX)).unwrap();
+        }
+        // Read is 1, write 2, the end 4.
+        assert_eq!(told.take(), [1, u64::MAX, 5, 2, u64::MAX, 6]);
+        let refused = between(1, |_| Err(failed(4096, Errno::INVAL)), || unreachable!());
+        assert!(refused.is_err());
+    }
 }

@@ -306,6 +306,20 @@ static void becomes_another(void)
 	execvp("true", arguments);
 }
 
+/* As above, by the functions that take arguments one by one. */
+static void becomes_by_list(void)
+{
+	char *variables[] = {"A=1", NULL};
+	int fd = left_open();
+	CHECK(execl("/no/such/program", "a", "b", "c", "d", "e", "f", "g", "h", (char *)NULL) == -1);
+	CHECK(errno == ENOENT);
+	CHECK(execlp("no-such-program", "a", (char *)NULL) == -1 && errno == ENOENT);
+	CHECK(execle("/no/such/program", "a", "b", (char *)NULL, variables) == -1 && errno == ENOENT);
+	CHECK(driver_version(fd) == 908);
+	execle("/bin/sh", "sh", "-c", "test \"$A$0$1$2$3$4$5$6\" = 1abcdefg", "a", "b", "c", "d", "e", "f", "g",
+	       (char *)NULL, variables);
+}
+
 static void soc(void)
 {
 	char text[64];
@@ -333,7 +347,7 @@ int main(int argc, char **argv)
 		{"sharing", sharing},	      {"directories", directories},
 		{"lookup", lookup},	      {"past_the_library", past_the_library},
 		{"leaves", leaves},	      {"child_leaves", child_leaves},
-		{"becomes_another", becomes_another}, {"soc", soc},
+		{"becomes_another", becomes_another}, {"becomes_by_list", becomes_by_list}, {"soc", soc},
 	};
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		if (!strcmp(argv[1], all[i].name)) {

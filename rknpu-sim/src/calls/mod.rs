@@ -5,7 +5,7 @@ pub(crate) mod create;
 pub(crate) mod drm_core;
 mod handles;
 mod mmap;
-mod prime;
+pub(crate) mod prime;
 pub(crate) mod roles;
 mod submit;
 mod sync;

@@ -4,16 +4,16 @@
 
 use crate::calls::create::{add_handle, empty};
 use crate::iova::PAGE;
-use crate::kernel::{Call, cpu};
+use crate::kernel::{Call, Kernel, cpu};
 use crate::memory::{Backing, Pinning};
 use crate::object::{Object, Path};
-use rknpu_sys::drm::PrimeHandle;
+use rknpu_sys::drm::{DMA_BUF_SYNC_END, DMA_BUF_SYNC_READ, DMA_BUF_SYNC_WRITE, PrimeHandle};
 use rknpu_sys::flags::MemFlags;
 use rustix::fd::{AsRawFd, OwnedFd, RawFd};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Whether flags may be given to PRIME_HANDLE_TO_FD.
 fn is_prime_flag(flags: u32) -> bool {
@@ -151,6 +151,8 @@ pub(crate) fn import(call: &mut Call<'_>, file: u32, args: &mut PrimeHandle) -> 
         None if crate::rocket::is(call.config()) => return Err(Errno::INVAL),
         None => {
             let backing = buf.backing.clone();
+            // Whoever maps it for a device cleans it.
+            backing.sync(0, backing.len(), true, false);
             let object = attach(call, backing)?;
             call.objects.add(object)
         }
@@ -160,6 +162,46 @@ pub(crate) fn import(call: &mut Call<'_>, file: u32, args: &mut PrimeHandle) -> 
         open.primes.insert(inode, args.handle);
     }
     Ok(())
+}
+
+/// DMA_BUF_IOCTL_SYNC of another driver's buffer. What it does to memory it does for those who have it
+/// imported, as a dma-heap does; that the end of a read leaves dirty lines alone is how kernels before 5.19
+/// are, later ones write them back.
+pub(crate) fn sync(call: &mut Call<'_>, fd: RawFd, flags: u64) -> Result<(), Errno> {
+    let (reads, writes) = (flags & DMA_BUF_SYNC_READ != 0, flags & DMA_BUF_SYNC_WRITE != 0);
+    if flags & !(DMA_BUF_SYNC_READ | DMA_BUF_SYNC_WRITE | DMA_BUF_SYNC_END) != 0
+        || !(reads || writes)
+    {
+        return Err(Errno::INVAL);
+    }
+    let (object, backing) = call.dma_bufs.of(fd)?;
+    let attached = call.objects.iter().any(|(_, object)| {
+        object.backing.as_ref().is_some_and(|mapped| Arc::ptr_eq(mapped, &backing))
+    });
+    if object.is_some() || !attached {
+        return Ok(());
+    }
+    let ends = flags & DMA_BUF_SYNC_END != 0;
+    let synced = backing.sync(0, backing.len(), ends && writes, !ends && reads);
+    call.report.discarded += synced.discarded;
+    Ok(())
+}
+
+/// Who made another driver's dma-bufs, by inode.
+static MAKERS: Mutex<BTreeMap<u64, Weak<Kernel>>> = Mutex::new(BTreeMap::new());
+
+/// Notes that a dma-buf is a machine's.
+pub(crate) fn remember(inode: u64, kernel: &Arc<Kernel>) {
+    let mut makers = MAKERS.lock().unwrap_or_else(PoisonError::into_inner);
+    makers.retain(|_, kernel| kernel.strong_count() > 0);
+    makers.insert(inode, Arc::downgrade(kernel));
+}
+
+/// Whose a dma-buf is.
+pub(crate) fn maker(fd: RawFd) -> Option<Arc<Kernel>> {
+    let inode = inode_of(fd).ok()?;
+    let makers = MAKERS.lock().unwrap_or_else(PoisonError::into_inner);
+    makers.get(&inode)?.upgrade()
 }
 
 /// The inode of a descriptor that the program gave.

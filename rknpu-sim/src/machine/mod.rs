@@ -1,22 +1,22 @@
 //! A machine with an NPU, and the files that programs open on it.
 
+mod dma_bufs;
 mod file;
 mod mapping;
 
 use crate::access::Accesses;
-use crate::calls::Mapped;
 use crate::config::Config;
 use crate::fault::Fault;
 use crate::fence::FenceInfo;
 use crate::files::Node;
 use crate::kernel::{Actor, Channel, Event, Kernel, MS};
-use crate::memory::{Backing, Pinning};
 use crate::report::{CallKind, Report};
-use rustix::fd::{OwnedFd, RawFd};
+use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use dma_bufs::sync_dma_buf;
 pub use file::File;
 pub use mapping::{Mapping, Reservation};
 
@@ -168,6 +168,26 @@ impl Machine {
         self.kernel().settle();
     }
 
+    /// Lets the interrupts of all jobs come that are computed, as if somebody had waited for them; jobs that
+    /// hang stay.
+    ///
+    /// ```
+    /// use rknpu_sim::{Config, Machine};
+    /// # use rknpu_sim::doc::job;
+    ///
+    /// let machine = Machine::new(Config::default());
+    /// let file = machine.open();
+    /// let mut job = job(&file, 0)?;
+    /// job.flags |= 0x2; // NONBLOCK
+    /// file.call(&mut job)?;
+    /// machine.finish();
+    /// assert_eq!(machine.report().jobs_pending, 0);
+    /// # Ok::<(), rustix::io::Errno>(())
+    /// ```
+    pub fn finish(&self) {
+        self.kernel().finish_jobs();
+    }
+
     /// Arms a fault.
     ///
     /// ```
@@ -238,111 +258,6 @@ impl Machine {
     /// ```
     pub fn clear_faults(&self) {
         self.kernel().enter().faults.clear();
-    }
-
-    /// Another driver's dma-buf of `len` bytes, as a dma-heap would make it.
-    ///
-    /// ```
-    /// use rknpu_sim::{Config, Machine};
-    /// use rknpu_sys::{drm::PrimeHandle, ioctl};
-    /// use std::os::fd::AsRawFd;
-    ///
-    /// let machine = Machine::new(Config::default());
-    /// let file = machine.open();
-    /// let heap = machine.foreign_buffer(1 << 20)?;
-    /// let mut import = PrimeHandle { fd: heap.as_raw_fd(), ..Default::default() };
-    /// // SAFETY: the word takes a `PrimeHandle`.
-    /// unsafe { file.ioctl(ioctl::PRIME_FD_TO_HANDLE, (&raw mut import).cast())? };
-    /// assert_eq!(import.handle, 1);
-    /// # Ok::<(), rustix::io::Errno>(())
-    /// ```
-    ///
-    /// # Errors
-    /// EINVAL for no bytes, else what the host says.
-    pub fn foreign_buffer(&self, len: usize) -> Result<OwnedFd, Errno> {
-        if len == 0 {
-            return Err(Errno::INVAL);
-        }
-        let len = len.checked_next_multiple_of(4096).ok_or(Errno::NOMEM)?;
-        let backing = Arc::new(Backing::new(len, false, false, Pinning::Allowed)?);
-        self.kernel().enter().dma_bufs.add_foreign(backing)
-    }
-
-    /// Maps a dma-buf that [`File::ioctl`] exported. The driver always maps from its first page,
-    /// whatever `offset` says.
-    ///
-    /// ```
-    /// use rknpu_sim::{Config, Machine};
-    /// use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-    ///
-    /// let machine = Machine::new(Config::default());
-    /// let file = machine.open();
-    /// # use rknpu_sys::{drm::PrimeHandle, ioctl, uapi::MemCreate};
-    /// # let mut buffer = MemCreate { flags: 0x403, size: 8192, ..Default::default() };
-    /// # file.call(&mut buffer)?;
-    /// # let mut export = PrimeHandle { handle: buffer.handle, flags: 0o2000002, fd: -1 };
-    /// # // SAFETY: the word takes a `PrimeHandle`.
-    /// # unsafe { file.ioctl(ioctl::PRIME_HANDLE_TO_FD, (&raw mut export).cast())? };
-    /// # // SAFETY: the call has made this descriptor for us.
-    /// # let dma_buf = unsafe { OwnedFd::from_raw_fd(export.fd) };
-    /// let mapping = machine.mmap_dma_buf(dma_buf.as_raw_fd(), 0, 8192)?;
-    /// mapping.write(0, b"shared");
-    /// assert_eq!(mapping.len(), 8192);
-    /// # machine.descriptor_closed(dma_buf.as_raw_fd());
-    /// # Ok::<(), rustix::io::Errno>(())
-    /// ```
-    ///
-    /// # Errors
-    /// EBADF when the descriptor is none of this machine's dma-bufs, EACCES when it was exported for reading
-    /// only, EINVAL for a range past its end.
-    pub fn mmap_dma_buf(&self, fd: RawFd, offset: u64, len: usize) -> Result<Mapping, Errno> {
-        let mut call = self.kernel().enter();
-        let mapped = Mapped::of_dma_buf(&mut call, fd, offset, len)?;
-        drop(call);
-        let len = len.next_multiple_of(4096);
-        Mapping::new(Reservation::new(self.clone(), mapped), len)
-    }
-
-    /// Tells the machine that the program has closed a descriptor that came from PRIME or FENCE_OUT,
-    /// which the machine cannot see. Returns whether it was one.
-    ///
-    /// ```
-    /// use rknpu_sim::{Config, Machine};
-    /// use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-    ///
-    /// let machine = Machine::new(Config::default());
-    /// let file = machine.open();
-    /// # use rknpu_sys::{drm::PrimeHandle, ioctl, uapi::MemCreate};
-    /// # let mut buffer = MemCreate { flags: 0x403, size: 8192, ..Default::default() };
-    /// # file.call(&mut buffer)?;
-    /// # let mut export = PrimeHandle { handle: buffer.handle, flags: 0o2000002, fd: -1 };
-    /// # // SAFETY: the word takes a `PrimeHandle`.
-    /// # unsafe { file.ioctl(ioctl::PRIME_HANDLE_TO_FD, (&raw mut export).cast())? };
-    /// # // SAFETY: the call has made this descriptor for us.
-    /// # let dma_buf = unsafe { OwnedFd::from_raw_fd(export.fd) };
-    /// let number = dma_buf.as_raw_fd();
-    /// drop(dma_buf);
-    /// assert!(machine.descriptor_closed(number));
-    /// assert!(!machine.descriptor_closed(number)); // no longer one
-    /// # Ok::<(), rustix::io::Errno>(())
-    /// ```
-    pub fn descriptor_closed(&self, fd: RawFd) -> bool {
-        let mut call = self.kernel().enter();
-        if call.fences.closed(fd) {
-            return true;
-        }
-        let (known, object) = call.dma_bufs.closed(fd);
-        if let Some(object) = object {
-            call.put_object(object);
-        }
-        known
-    }
-
-    /// Tells the machine of a duplicate of such a descriptor.
-    pub fn descriptor_duplicated(&self, from: RawFd, to: RawFd) {
-        let mut call = self.kernel().enter();
-        call.dma_bufs.duplicated(from, to);
-        call.fences.duplicated(from, to);
     }
 
     /// What a fence's descriptor shows, when it is one.

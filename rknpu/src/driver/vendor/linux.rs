@@ -90,12 +90,24 @@ pub(crate) fn map_node(fd: impl AsFd, offset: u64, len: usize) -> Result<Mapping
 
 /// `DMA_BUF_IOCTL_SYNC`. Memory that is no dma-buf needs none, and whoever imports it says so.
 pub(crate) fn sync_dma_buf(fd: impl AsFd, flags: u64) -> Result<(), Errno> {
+    let fd = fd.as_fd();
     let mut request = drm::DmaBufSync { flags };
     // SAFETY: the struct is the one that the word takes and holds no addresses.
     match unsafe { ioctl::call(fd, &mut request) } {
-        Err(Errno::NOTTY) => Ok(()),
+        Err(Errno::NOTTY) => simulated_sync(fd, flags),
         result => result,
     }
+}
+
+/// The same of memory that a simulated dma-heap has made.
+#[cfg(feature = "sim")]
+fn simulated_sync(fd: BorrowedFd<'_>, flags: u64) -> Result<(), Errno> {
+    rknpu_sim::sync_dma_buf(fd.as_raw_fd(), flags).unwrap_or(Ok(()))
+}
+
+#[cfg(not(feature = "sim"))]
+fn simulated_sync(_: BorrowedFd<'_>, _: u64) -> Result<(), Errno> {
+    Ok(())
 }
 
 #[derive(Debug)]
