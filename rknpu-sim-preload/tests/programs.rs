@@ -4,6 +4,7 @@
 mod build;
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -37,6 +38,7 @@ static BUILT: LazyLock<Result<Built, String>> = LazyLock::new(|| {
         ("misuse", None),
         ("misuse", Some("-DUAPI_40")),
         ("process", None),
+        ("driver", None),
         ("direct_io", None),
         ("rocket", None),
     ] {
@@ -69,11 +71,23 @@ fn built(test: &str) -> Option<&'static Built> {
     }
 }
 
+/// A program of the machine that the tests are for, which an emulator may have to run.
+fn emulated(program: &OsStr) -> Command {
+    match std::env::var_os("ORK_TEST_EMULATOR") {
+        Some(emulator) => {
+            let mut command = Command::new(emulator);
+            command.arg(program);
+            command
+        }
+        None => Command::new(program),
+    }
+}
+
 impl Built {
     /// Runs a program under the library; its report as JSON, where it made one.
     fn run(&self, program: &str, arguments: &str, settings: &[(&str, &str)]) -> (Output, Value) {
         let report = tempfile::NamedTempFile::new_in(self.folder.path()).unwrap();
-        let mut command = Command::new(self.folder.path().join(program));
+        let mut command = emulated(self.folder.path().join(program).as_os_str());
         command.args(arguments.split_whitespace());
         command.env("LD_PRELOAD", &self.library);
         command.env("RKNPU_SIM_REPORT", report.path()).env("RKNPU_SIM_FORMAT", "json");

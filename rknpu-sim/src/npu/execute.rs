@@ -107,7 +107,7 @@ impl Scratch {
             let first = tile * tile_atoms;
             let pieces = Pieces { first, atoms: tile_atoms, run: output.run };
             if kind.is_float() {
-                arithmetic.float_tile(weights, &mut self.float_sums);
+                arithmetic.float_tile(kind, weights, &mut self.float_sums);
                 for (row, sums) in self.float_sums.chunks_exact(channels).enumerate() {
                     pieces.each(sums, |atom, sums| {
                         output::store_floats(kind, sums, &mut staging[place(row, atom)..]);
@@ -187,9 +187,9 @@ impl Arithmetic<'_> {
                 self.codes[0].clear();
                 int4::widen(rows, &mut self.codes[0]);
             }
-            Kind::Fp16ToFp32 | Kind::Fp16ToFp16 => {
+            Kind::Fp16ToFp32 | Kind::Fp16ToFp16 | Kind::Bf16ToFp32 => {
                 self.floats[0].clear();
-                fp16::widen(rows, &mut self.floats[0]);
+                widen_halves(kind)(rows, &mut self.floats[0]);
             }
             Kind::Int8ToInt32 | Kind::Int8ToInt8(_) => {}
         }
@@ -208,11 +208,18 @@ impl Arithmetic<'_> {
         self.path.tile(rows, Blocks::new(weights, step, self.blocks), sums);
     }
 
-    fn float_tile(&mut self, weights: &[u8], sums: &mut [f32]) {
+    fn float_tile(&mut self, kind: Kind, weights: &[u8], sums: &mut [f32]) {
         let [rows, wide_weights] = self.floats;
-        fp16::transpose(weights, self.narrow, wide_weights);
+        self.narrow.clear();
+        widen_halves(kind)(weights, self.narrow);
+        fp16::transpose(self.narrow, wide_weights);
         fp16::tile(rows, wide_weights, sums);
     }
+}
+
+/// How halves of a type become floats.
+fn widen_halves(kind: Kind) -> fn(&[u8], &mut Vec<f32>) {
+    if kind == Kind::Bf16ToFp32 { fp16::widen_bf16 } else { fp16::widen }
 }
 
 /// The atoms of one row of a tile, in pieces that lie together in memory.

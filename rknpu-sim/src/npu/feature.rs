@@ -10,6 +10,9 @@ use super::registers::Registers;
 /// A line of one pixel, in the 4-byte units of an input that is not row-major.
 pub(super) const LINE_OF_ONE_PIXEL: u32 = 4;
 
+/// -3, in 28 bits: with a line of one pixel, planes of one atom.
+pub(super) const SURFACE_OF_ONE_ROW: u32 = 0x0fff_fffd;
+
 /// The input of `m` rows, which are `pixels`.
 ///
 /// Atom `c` of a pixel lies in plane `c`. Without CONV_CON1 bit 29, DMA_CON1 counts a line in units of

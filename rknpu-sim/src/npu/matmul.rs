@@ -21,6 +21,7 @@ pub(super) enum Kind {
     Int8ToInt8(Requant),
     Fp16ToFp32,
     Fp16ToFp16,
+    Bf16ToFp32,
     /// Accumulates wider, saturates.
     Int4ToInt16,
 }
@@ -38,20 +39,20 @@ impl Kind {
     fn bits(self) -> u32 {
         match self {
             Kind::Int8ToInt32 | Kind::Int8ToInt8(_) => 8,
-            Kind::Fp16ToFp32 | Kind::Fp16ToFp16 => 16,
+            Kind::Fp16ToFp32 | Kind::Fp16ToFp16 | Kind::Bf16ToFp32 => 16,
             Kind::Int4ToInt16 => 4,
         }
     }
 
     /// Whether sums are fp32 rather than int32.
     pub(super) fn is_float(self) -> bool {
-        matches!(self, Kind::Fp16ToFp32 | Kind::Fp16ToFp16)
+        matches!(self, Kind::Fp16ToFp32 | Kind::Fp16ToFp16 | Kind::Bf16ToFp32)
     }
 
     /// Bytes of an output element.
     pub(super) fn output_bytes(self) -> u32 {
         match self {
-            Kind::Int8ToInt32 | Kind::Fp16ToFp32 => 4,
+            Kind::Int8ToInt32 | Kind::Fp16ToFp32 | Kind::Bf16ToFp32 => 4,
             Kind::Fp16ToFp16 | Kind::Int4ToInt16 => 2,
             Kind::Int8ToInt8(_) => 1,
         }
@@ -128,10 +129,12 @@ impl Matmul {
         }
         let row_bytes = k * kind.bits() / 8;
         sizes(r, pixels, k, n, row_bytes)?;
-        // Rows of an int4 batch lie at twice their pitch, so that its height counts every row twice.
-        let int4_rows = kind == Kind::Int4ToInt16 && pixels.count() > 1;
+        // int4 rows lie in planes, as other types' do, or with the surface stride of a single row in a batch
+        // at twice their pitch, so that its height counts every row twice.
         let line = r.field(cna::DMA_CON1, cna::DMA_CON1_LINE_STRIDE);
-        let batch = int4_rows && line != feature::LINE_OF_ONE_PIXEL || int4_rows && line == k / 16;
+        let alone = r.get(cna::DMA_CON2) == feature::SURFACE_OF_ONE_ROW;
+        let int4_rows = kind == Kind::Int4ToInt16 && pixels.count() > 1 && alone;
+        let batch = int4_rows && (line != feature::LINE_OF_ONE_PIXEL || line == k / 16);
         let m = match (int4_rows, batch) {
             (false, _) => pixels.count(),
             (true, true) => pixels.count() / 2,
@@ -234,7 +237,7 @@ pub(super) fn aligned(r: &Registers, register: u16) -> Result<u32, Refusal> {
 
 /// The formats of array and output stage, which must agree.
 fn kind(r: &Registers) -> Result<Kind, Refusal> {
-    use Format::{Fp16, Fp32, Int4, Int8, Int16, Int32};
+    use Format::{Bf16, Fp16, Fp32, Int4, Int8, Int16, Int32};
     let format = |register, field: Field| Format::from_code(r.field(register, field));
     let formats = [
         format(cna::CONV_CON1, cna::CONV_CON1_IN_PRECISION),
@@ -256,25 +259,26 @@ fn kind(r: &Registers) -> Result<Kind, Refusal> {
         (Some(Int8), Some(Int32)) => Kind::Int8ToInt32,
         (Some(Int8), Some(Int8)) => Kind::Int8ToInt8(requant(r)?),
         (Some(Fp16), Some(Fp32)) => Kind::Fp16ToFp32,
+        (Some(Bf16), Some(Fp32)) => Kind::Bf16ToFp32,
         (Some(Fp16), Some(Fp16)) => Kind::Fp16ToFp16,
         (Some(Int4), Some(Int16)) => Kind::Int4ToInt16,
         _ => {
             return Err(r.unexpected(
                 dpu::DATA_FORMAT,
-                "int8 to int32 or int8, fp16 to fp32 or fp16, int4 to int16".into(),
+                "int8 to int32 or int8, fp16 to fp32 or fp16, bf16 to fp32, int4 to int16".into(),
             ));
         }
     };
     match kind {
         // fp32 results are not converted, and its scale is not looked at.
-        Kind::Int8ToInt8(_) | Kind::Fp16ToFp32 => {}
+        Kind::Int8ToInt8(_) | Kind::Fp16ToFp32 | Kind::Bf16ToFp32 => {}
         Kind::Fp16ToFp16 if scale == 0x1_0001 => {}
         Kind::Fp16ToFp16 => {
             return Err(r.unexpected(dpu::OUT_CVT_SCALE, "0x10001 (conversion to fp16)".into()));
         }
         Kind::Int8ToInt32 | Kind::Int4ToInt16 => r.expect(dpu::OUT_CVT_SCALE, 1, "no scaling")?,
     }
-    if !matches!(kind, Kind::Int8ToInt8(_) | Kind::Fp16ToFp32) {
+    if !matches!(kind, Kind::Int8ToInt8(_) | Kind::Fp16ToFp32 | Kind::Bf16ToFp32) {
         r.expect(dpu::OUT_CVT_SHIFT, 0, "no scaling")?;
     }
     Ok(kind)

@@ -6,8 +6,8 @@
 //! not compute: the run ends as a hang with a finding that names the entry or register, what it holds and
 //! what was expected. A finding says one of three things, [`Verdict`].
 //!
-//! Modelled: int8 to int32 and to requantised int8, fp16 to fp32 and to fp16, int4 to int16 (single
-//! rows and batches), rows in the height, the width or both; halves element by element. Integer results are
+//! Modelled: int8 to int32 and to requantised int8, fp16 to fp32 and to fp16, bf16 to fp32, int4 to int16
+//! (also in batches), rows in the height, the width or both; halves element by element. Integer results are
 //! exact; fp16 products are added in fp32 in the order of k.
 //!
 //! Registers keep what was written to them from program to program and job to job, each of the two groups

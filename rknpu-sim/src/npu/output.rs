@@ -121,7 +121,7 @@ fn consistent(r: &Registers, cube: &Cube, n: u32, per_atom: u32) -> Result<(), R
 fn group_atoms(r: &Registers, kind: Kind) -> Result<u32, Refusal> {
     let size_e = match kind {
         Kind::Int8ToInt32 | Kind::Int4ToInt16 => 7,
-        Kind::Fp16ToFp32 => 3,
+        Kind::Fp16ToFp32 | Kind::Bf16ToFp32 => 3,
         Kind::Fp16ToFp16 | Kind::Int8ToInt8(_) => 1,
     };
     let sizes = SIZE_E.iter().fold(0, |bits, field| bits | field.put(size_e));

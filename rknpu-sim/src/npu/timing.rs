@@ -68,7 +68,7 @@ impl Timing {
             Kind::Int8ToInt32 | Kind::Int8ToInt8(_) => {
                 (self.int8_ops_per_second, self.weight_bytes_per_second)
             }
-            Kind::Fp16ToFp32 | Kind::Fp16ToFp16 => {
+            Kind::Fp16ToFp32 | Kind::Fp16ToFp16 | Kind::Bf16ToFp32 => {
                 (self.fp16_ops_per_second, self.weight_bytes_per_second)
             }
             Kind::Int4ToInt16 => (self.int4_ops_per_second, self.int4_weight_bytes_per_second),

@@ -25,7 +25,7 @@ impl Weights {
     /// Channels of a tile, by what the array computes. Measured by public drivers.
     pub(super) fn tile_channels(kind: Kind) -> u32 {
         match kind {
-            Kind::Fp16ToFp32 | Kind::Fp16ToFp16 => 16,
+            Kind::Fp16ToFp32 | Kind::Fp16ToFp16 | Kind::Bf16ToFp32 => 16,
             Kind::Int8ToInt32 | Kind::Int8ToInt8(_) => 32,
             Kind::Int4ToInt16 => 64,
         }

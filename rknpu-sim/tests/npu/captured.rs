@@ -149,6 +149,10 @@ fn products_of_the_vendors_runtimes() {
 fn products_of_public_programs() {
     let planes = shape(Types::Fp16Fp32, 4, 32, 16);
     capture!("rk3588-npu-fp16-4x32x16").multiplies(planes, plane(4, 8), plane(4, 4));
+    let int4 = shape(Types::Int4Int16, 4, 512, 128);
+    capture!("rocket-userspace-int4-4x512x128").multiplies(int4, plane(4, 32), plane(4, 8));
+    let bf16 = shape(Types::Bf16Fp32, 4, 64, 64);
+    capture!("rocket-userspace-bf16-4x64x64").multiplies(bf16, plane(4, 8), plane(4, 4));
     let fp32 = shape(Types::Fp16Fp32, 2, 32, 32);
     capture!("python-fp16-2x32x32").multiplies(fp32, |m, k| m * 32 + k, |m, n| m * 32 + n);
     let gaps = shape(Types::Fp16Fp16, 2, 32, 32);

@@ -16,6 +16,7 @@ pub(crate) enum Types {
     Int8Int8 { multiplier: u16, shift: u32 },
     Fp16Fp32,
     Fp16Fp16,
+    Bf16Fp32,
     Int4Int16,
 }
 
@@ -23,14 +24,14 @@ impl Types {
     pub(crate) fn row_bytes(self, k: u32) -> u32 {
         match self {
             Types::Int8Int32 | Types::Int8Int8 { .. } => k,
-            Types::Fp16Fp32 | Types::Fp16Fp16 => 2 * k,
+            Types::Fp16Fp32 | Types::Fp16Fp16 | Types::Bf16Fp32 => 2 * k,
             Types::Int4Int16 => k / 2,
         }
     }
 
     pub(crate) fn output_bytes(self) -> u32 {
         match self {
-            Types::Int8Int32 | Types::Fp16Fp32 => 4,
+            Types::Int8Int32 | Types::Fp16Fp32 | Types::Bf16Fp32 => 4,
             Types::Fp16Fp16 | Types::Int4Int16 => 2,
             Types::Int8Int8 { .. } => 1,
         }
@@ -39,7 +40,7 @@ impl Types {
     pub(crate) fn tile(self) -> u32 {
         match self {
             Types::Int8Int32 | Types::Int8Int8 { .. } => 32,
-            Types::Fp16Fp32 | Types::Fp16Fp16 => 16,
+            Types::Fp16Fp32 | Types::Fp16Fp16 | Types::Bf16Fp32 => 16,
             Types::Int4Int16 => 64,
         }
     }
@@ -159,6 +160,7 @@ pub(crate) fn row_major(s: Shape, stride: u32) -> Listing {
         Types::Int8Int8 { .. } => (0x2000_0000, 0x001, 0, 0x124, 0x20),
         Types::Fp16Fp32 => (0x2000_0120, 0x201, 0xa800_0002, 0x36e, 0x40),
         Types::Fp16Fp16 => (0x2000_0120, 0x201, 0x4800_0002, 0x126, 0x20),
+        Types::Bf16Fp32 => (0x2000_01b0, 0x301, 0xac00_0003, 0x36e, 0x40),
         Types::Int4Int16 => unreachable!("int4 has encodings of its own"),
     };
     l.put(CNA, 0x100c, 0xdead_0000);

@@ -62,6 +62,7 @@ fn row_major_types() -> impl Strategy<Value = Types> {
             .prop_map(|(multiplier, shift)| Types::Int8Int8 { multiplier, shift }),
         Just(Types::Fp16Fp32),
         Just(Types::Fp16Fp16),
+        Just(Types::Bf16Fp32),
     ]
 }
 

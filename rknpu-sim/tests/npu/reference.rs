@@ -1,6 +1,6 @@
 //! Operands, where they lie, and their product by plain loops.
 
-use half::f16;
+use half::{bf16, f16};
 
 use crate::encode::{Shape, Types};
 
@@ -29,6 +29,7 @@ impl Operands {
                     Types::Fp16Fp32 | Types::Fp16Fp16 => {
                         f16::from_f32((random.next() % 4096) as f32 / 1024.0 - 2.0).to_f32()
                     }
+                    Types::Bf16Fp32 => (random.next() % 256) as f32 / 64.0 - 2.0,
                     Types::Int4Int16 => (random.next() % 16) as f32 - 8.0,
                 })
                 .collect()
@@ -87,7 +88,7 @@ impl Operands {
                             / 2f64.powi(shift as i32);
                         vec![exact.round_ties_even().clamp(-128.0, 127.0) as i8 as u8]
                     }
-                    Types::Fp16Fp32 => float().to_le_bytes().to_vec(),
+                    Types::Fp16Fp32 | Types::Bf16Fp32 => float().to_le_bytes().to_vec(),
                     Types::Fp16Fp16 => f16::from_f32(float()).to_le_bytes().to_vec(),
                     Types::Int4Int16 => {
                         (whole().clamp(-32768, 32767) as i16).to_le_bytes().to_vec()
@@ -107,6 +108,7 @@ pub(crate) fn pack(types: Types, elements: &[f32]) -> Vec<u8> {
         Types::Fp16Fp32 | Types::Fp16Fp16 => {
             elements.iter().flat_map(|e| f16::from_f32(*e).to_le_bytes()).collect()
         }
+        Types::Bf16Fp32 => elements.iter().flat_map(|e| bf16::from_f32(*e).to_le_bytes()).collect(),
         Types::Int4Int16 => elements
             .chunks_exact(2)
             .map(|pair| (pair[0] as i8 as u8 & 0xf) | (pair[1] as i8 as u8) << 4)

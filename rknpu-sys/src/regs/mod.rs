@@ -266,6 +266,8 @@ pub enum Format {
     Int16 = 1,
     /// IEEE half.
     Fp16 = 2,
+    /// The upper half of an IEEE single.
+    Bf16 = 3,
     /// 32-bit integer.
     Int32 = 4,
     /// IEEE single.
@@ -281,13 +283,14 @@ impl Format {
     /// use rknpu_sys::regs::Format;
     ///
     /// assert_eq!(Format::from_code(4), Some(Format::Int32));
-    /// assert_eq!(Format::from_code(3), None);
+    /// assert_eq!(Format::from_code(7), None);
     /// ```
     pub const fn from_code(code: u32) -> Option<Format> {
         Some(match code {
             0 => Format::Int8,
             1 => Format::Int16,
             2 => Format::Fp16,
+            3 => Format::Bf16,
             4 => Format::Int32,
             5 => Format::Fp32,
             6 => Format::Int4,

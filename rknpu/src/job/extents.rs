@@ -294,7 +294,7 @@ fn bits(format: Format) -> u128 {
     match format {
         Format::Int4 => 4,
         Format::Int8 => 8,
-        Format::Int16 | Format::Fp16 => 16,
+        Format::Int16 | Format::Fp16 | Format::Bf16 => 16,
         Format::Int32 | Format::Fp32 => 32,
     }
 }

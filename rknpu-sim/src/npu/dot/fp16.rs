@@ -3,8 +3,8 @@
 //! A product of two halves is exact in fp32, so it does not matter whether a machine fuses the
 //! addition.
 
-use half::f16;
 use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
 
 use super::{BLOCK, simd};
 
@@ -27,12 +27,15 @@ pub(in super::super) fn widen(halves: &[u8], floats: &mut Vec<f32>) {
     }
 }
 
+/// Appends upper halves of floats, little-endian, as floats.
+pub(in super::super) fn widen_bf16(halves: &[u8], floats: &mut Vec<f32>) {
+    floats.extend(halves.as_chunks().0.iter().map(|half| bf16::from_le_bytes(*half).to_f32()));
+}
+
 /// A tile's weights as `[k][channel]`, from blocks of 32 k per channel.
-pub(in super::super) fn transpose(tile: &[u8], narrow: &mut Vec<f32>, weights: &mut Vec<f32>) {
-    narrow.clear();
-    widen(tile, narrow);
+pub(in super::super) fn transpose(tile: &[f32], weights: &mut Vec<f32>) {
     weights.clear();
-    for block in narrow.chunks_exact(CHANNELS * BLOCK) {
+    for block in tile.chunks_exact(CHANNELS * BLOCK) {
         for k in 0..BLOCK {
             weights.extend(block.iter().skip(k).step_by(BLOCK));
         }
@@ -90,7 +93,8 @@ mod tests {
             let bytes = |v: &[f16]| v.iter().flat_map(|h| h.to_le_bytes()).collect::<Vec<u8>>();
             let (mut wide, mut narrow, mut weights) = (Vec::new(), Vec::new(), Vec::new());
             widen(&bytes(&a), &mut wide);
-            transpose(&bytes(&w), &mut narrow, &mut weights);
+            widen(&bytes(&w), &mut narrow);
+            transpose(&narrow, &mut weights);
             let mut sums = vec![f32::NAN; rows * CHANNELS];
             tile(&wide, &weights, &mut sums);
             for r in 0..rows {
