@@ -8,6 +8,7 @@
 //! `ORK_TEST_MODEL` names a model to use instead of a made-up one.
 
 #[path = "../tests/common/hub.rs"]
+#[allow(unreachable_pub, reason = "tests use it too")]
 mod hub;
 
 use hub::Kept;
