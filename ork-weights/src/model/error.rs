@@ -82,12 +82,12 @@ pub enum ModelError {
         source: GgufError,
     },
     /// A safetensors header that is refused.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {reason}", path.display())]
     Safetensors {
         /// The file.
         path: PathBuf,
-        /// Why.
-        source: safetensors::SafeTensorError,
+        /// What is wrong, and what to do.
+        reason: String,
     },
     /// An index of shards that is refused.
     #[error("{}: {reason}", path.display())]
@@ -106,7 +106,7 @@ pub enum ModelError {
         reason: String,
     },
     /// The same name in two files of a model.
-    #[error("{}: tensor {name:?} is in an earlier file of the model too", path.display())]
+    #[error("{}: tensor {name:?} is in an earlier file of the model too: files of two models, or one twice; take those of one download", path.display())]
     DuplicateTensor {
         /// The later file.
         path: PathBuf,

@@ -35,6 +35,7 @@ mod config;
 mod error;
 mod file;
 pub mod gguf;
+mod header;
 mod identity;
 mod names;
 mod order;

@@ -39,6 +39,14 @@ pub(super) fn first_file(path: &Path) -> Result<PathBuf, ModelError> {
         Some(name.split("-00").next().unwrap_or(name).to_owned())
     };
     match &models[..] {
+        [] if path.join("adapter_config.json").is_file() => {
+            Err(folder("it holds a LoRA adapter: merge it into its model, and take what comes out".into()))
+        }
+        [] if pickles(path) => Err(folder(
+            "its weights are pickles of PyTorch, which are not read: take the model's .safetensors or \
+             .gguf files"
+                .into(),
+        )),
         [] => Err(folder(
             "no model.safetensors, no index of shards and no .gguf in it: name a model's file, or the folder that holds it".into(),
         )),
@@ -51,6 +59,43 @@ pub(super) fn first_file(path: &Path) -> Result<PathBuf, ModelError> {
     }
 }
 
+/// Whether a folder has weights of PyTorch alone.
+fn pickles(path: &Path) -> bool {
+    ["pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth"]
+        .iter()
+        .any(|name| path.join(name).is_file())
+}
+
+const OTHER: &str = "take the model's .safetensors or .gguf file";
+const UNPACK: &str = "unpack it, and take the .safetensors or .gguf file";
+const AGAIN: &str = "the download went wrong: download it again";
+
+/// Beginnings of what is no model, what that is, and what to do.
+const BEGINNINGS: [(&[u8], &str, &str); 18] = [
+    (
+        b"version https://git-lfs",
+        "a Git LFS pointer",
+        "download the file itself, with git lfs pull or from the hub",
+    ),
+    (b"PK\x03\x04", "a pickle of PyTorch, or a zip", OTHER),
+    (b"\x80\x02", "a pickle of PyTorch, or a zip", OTHER),
+    (b"\x80\x03", "a pickle", OTHER),
+    (b"\x80\x04", "a pickle", OTHER),
+    (b"\x80\x05", "a pickle", OTHER),
+    (b"\x93NUMPY", "an array file", OTHER),
+    (b"\x89HDF", "an array file", OTHER),
+    (b"\x1f\x8b", "an archive (gzip)", UNPACK),
+    (b"\x28\xb5\x2f\xfd", "an archive (zstd)", UNPACK),
+    (b"\xfd7zXZ", "an archive (xz)", UNPACK),
+    (b"7z\xbc\xaf", "an archive (7z)", UNPACK),
+    (b"Rar!", "an archive (rar)", UNPACK),
+    (b"lmgg", "a file of ggml before GGUF", "take a GGUF of the model"),
+    (b"tjgg", "a file of ggml before GGUF", "take a GGUF of the model"),
+    (b"fmgg", "a file of ggml before GGUF", "take a GGUF of the model"),
+    (b"RKNN", "a model of the closed runtime", OTHER),
+    (b"RKLLM", "a model of the closed runtime", OTHER),
+];
+
 /// What the first bytes of a file of `bytes` bytes say; extensions only decide where they say nothing.
 pub(super) fn kind(path: &Path, start: &[u8], bytes: u64) -> Result<Kind, ModelError> {
     let extension = path.extension().and_then(|extension| extension.to_str());
@@ -60,25 +105,27 @@ pub(super) fn kind(path: &Path, start: &[u8], bytes: u64) -> Result<Kind, ModelE
     if start.starts_with(b"GGUF") {
         return Ok(Kind::Gguf);
     }
-    if start.starts_with(b"version https://git-lfs") {
-        return no_model(
-            "a Git LFS pointer",
-            "download the file itself, with git lfs pull or from the hub",
-        );
+    if let Some((_, what, instead)) = BEGINNINGS.iter().find(|(with, ..)| start.starts_with(with)) {
+        return no_model(what, instead);
     }
-    if start.starts_with(b"PK\x03\x04") || start.starts_with(b"\x80\x02") {
-        return no_model(
-            "a pickle of PyTorch, or a zip",
-            "take the model's .safetensors or .gguf file",
-        );
+    if start.get(257..262) == Some(b"ustar") {
+        return no_model("an archive (tar)", UNPACK);
     }
-    if start.starts_with(b"\x93NUMPY") || start.starts_with(b"\x89HDF") {
-        return no_model("an array file", "take the model's .safetensors or .gguf file");
+    if start.get(4..8) == Some(b"TFL3") {
+        return no_model("a model of TensorFlow Lite", OTHER);
+    }
+    if bytes == 0 {
+        return no_model("an empty file", AGAIN);
     }
     let text = start.trim_ascii_start();
     if [&b"<!DOCTYPE"[..], b"<!doctype", b"<html", b"<HTML"].iter().any(|tag| text.starts_with(tag))
     {
         return no_model("a web page", "the download went wrong: take the link to the file itself");
+    }
+    // Servers answer with a text where a file should be.
+    let is_text = |byte: &u8| byte.is_ascii_graphic() || byte.is_ascii_whitespace();
+    if matches!(extension, Some("gguf" | "safetensors")) && start.iter().all(is_text) {
+        return no_model("a text", "the download went wrong: take the link to the file itself");
     }
     let header = start.first_chunk().map(|length| u64::from_le_bytes(*length));
     let opens = start.get(8) == Some(&b'{') && header.is_some_and(|length| length < bytes);

@@ -3,10 +3,8 @@
 
 use super::error::ModelError;
 use super::file::ModelFile;
+use super::header::{self, Wrong};
 use super::select::Candidate;
-use crate::dequant::TensorType;
-use safetensors::tensor::Metadata;
-use safetensors::{Dtype, SafeTensorError};
 use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -105,19 +103,32 @@ pub(super) fn shards(path: &Path) -> Result<Shards, ModelError> {
     let (file, stat) = crate::regular_file::open(path).map_err(ModelError::io("open", path))?;
     let length = stat.len();
     if length > MAX_INDEX {
-        return Err(refuse(format!("{length} bytes are too many for an index of shards")));
+        return Err(refuse(format!(
+            "{length} bytes are too many for an index of shards, {MAX_INDEX} are read: name the \
+             model's own files"
+        )));
     }
     let text = std::io::BufReader::new(file.take(MAX_INDEX));
-    let index: Index = serde_json::from_reader(text)
-        .map_err(|error| refuse(format!("no index of shards: {error}")))?;
+    let index: Index = serde_json::from_reader(text).map_err(|error| {
+        refuse(format!("no index of shards ({error}): name the model's file, or its folder"))
+    })?;
     let WeightMap { files: names, mut tensors } = index.weight_map;
     if names.is_empty() {
-        return Err(refuse("it names no file".into()));
+        return Err(refuse("it names no file: take the index that lies beside the shards".into()));
     }
     // A shard lies beside its index; a name that leads elsewhere is an attack or an accident.
     for name in &names {
         if Path::new(name).file_name().is_none_or(|file| file != name.as_str()) {
-            return Err(refuse(format!("{name:?} is no plain file name")));
+            return Err(refuse(format!(
+                "{name:?} is no plain file name: shards lie beside their index, move them there and name \
+                 them so"
+            )));
+        }
+        if name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth") {
+            return Err(refuse(format!(
+                "it is an index of pickles of PyTorch ({name:?}), which are not read: take the model's \
+                 .safetensors or .gguf files"
+            )));
         }
     }
     // In the order of their names, whatever that of the tensors is.
@@ -132,94 +143,60 @@ pub(super) fn shards(path: &Path) -> Result<Shards, ModelError> {
     Ok(Shards { files, tensors })
 }
 
-/// The first name that a header has twice; of the two, a map would keep the last and say nothing. `None`
-/// also for what is no object, which the format's own reader refuses.
-fn twice(header: &str) -> Option<Box<str>> {
-    struct Keys;
-    impl<'de> serde::de::Visitor<'de> for Keys {
-        type Value = Option<Box<str>>;
-
-        fn expecting(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            to.write_str("an object of tensors")
-        }
-
-        fn visit_map<A: serde::de::MapAccess<'de>>(
-            self,
-            mut map: A,
-        ) -> Result<Option<Box<str>>, A::Error> {
-            let (mut seen, mut twice) = (std::collections::HashSet::new(), None);
-            while let Some(name) = map.next_key::<Box<str>>()? {
-                map.next_value::<serde::de::IgnoredAny>()?;
-                if twice.is_none() && !seen.insert(name.clone()) {
-                    twice = Some(name);
-                }
-            }
-            Ok(twice)
-        }
-    }
-    serde::Deserializer::deserialize_map(&mut serde_json::Deserializer::from_str(header), Keys)
-        .ok()?
-}
-
 /// Header length and tensors of one file.
 pub(super) fn tensors(file: &ModelFile, shard: usize) -> Result<(u64, Vec<Candidate>), ModelError> {
-    let refuse = |source| ModelError::Safetensors { path: file.path.clone(), source };
+    let refuse = |reason: String| ModelError::Safetensors { path: file.path.clone(), reason };
+    let again = "download the file again";
     let io = |error| ModelError::io("read", &file.path)(error);
-    if file.len() < LENGTH {
-        return Err(refuse(SafeTensorError::HeaderTooSmall));
+    let bytes = file.len();
+    if bytes < LENGTH {
+        let reason = format!("{bytes} bytes are no safetensors file, the least has 10: {again}");
+        return Err(refuse(reason));
     }
     let mut length = [0; LENGTH as usize];
     file.read_at(0, &mut length).map_err(io)?;
     let header = u64::from_le_bytes(length);
     if header > MAX_HEADER {
-        return Err(refuse(SafeTensorError::HeaderTooLarge));
+        return Err(refuse(format!(
+            "its first 8 bytes speak of a header of {header} bytes, and {MAX_HEADER} are read: it is no \
+             safetensors file, or damaged: {again}"
+        )));
     }
     // The data begins after the length and the header.
     let data = LENGTH + header;
-    if data > file.len() {
-        return Err(refuse(SafeTensorError::InvalidHeaderLength));
+    if data > bytes {
+        let missing = data - bytes;
+        return Err(ModelError::Incomplete { path: file.path.clone(), bytes: data, missing });
     }
     let mut text = vec![0; header as usize];
     file.read_at(LENGTH, &mut text).map_err(io)?;
-    let text = std::str::from_utf8(&text).map_err(|e| refuse(SafeTensorError::InvalidHeader(e)))?;
-    if let Some(name) = twice(text) {
-        return Err(ModelError::TensorTwice { path: file.path.clone(), name });
+    let text = std::str::from_utf8(&text)
+        .map_err(|error| refuse(format!("its header is no text ({error}): {again}")))?;
+    let (tensors, length) = header::read(text).map_err(|wrong| match wrong {
+        Wrong::Header(reason) => refuse(format!("{reason}: {again}, or write it anew")),
+        Wrong::Twice(name) => ModelError::TensorTwice { path: file.path.clone(), name },
+    })?;
+    let end = data.saturating_add(length);
+    if end > bytes {
+        let missing = end - bytes;
+        return Err(ModelError::Incomplete { path: file.path.clone(), bytes: end, missing });
     }
-    let metadata: Metadata = serde_json::from_str(text)
-        .map_err(|error| refuse(SafeTensorError::InvalidHeaderDeserialization(error)))?;
-    let bytes = data.saturating_add(metadata.data_len() as u64);
-    if bytes > file.len() {
-        let missing = bytes - file.len();
-        return Err(ModelError::Incomplete { path: file.path.clone(), bytes, missing });
+    if end < bytes {
+        let more = bytes - end;
+        return Err(refuse(format!(
+            "{more} bytes lie behind its last tensor, which ends at {end}: {again}"
+        )));
     }
-    if bytes != file.len() {
-        return Err(refuse(SafeTensorError::MetadataIncompleteBuffer));
-    }
-    let mut out: Vec<Candidate> = metadata
-        .tensors()
-        .into_iter()
-        .map(|(name, info)| {
-            let (start, end) = info.data_offsets;
-            Candidate {
-                name: name.into_boxed_str(),
-                // Theirs have the contiguous dimension last.
-                dimensions: info.shape.iter().rev().map(|&d| d as u64).collect(),
-                kind: match info.dtype {
-                    Dtype::F32 => Ok(TensorType::F32),
-                    Dtype::F16 => Ok(TensorType::F16),
-                    Dtype::BF16 => Ok(TensorType::BF16),
-                    Dtype::F8_E4M3 => Ok(TensorType::F8_E4M3),
-                    Dtype::I8 => Ok(TensorType::I8),
-                    other => Err(format!("{other:?}")),
-                },
-                shard,
-                offset: data + start as u64,
-                bytes: (end - start) as u64,
-                scaling: None,
-                side: None,
-            }
-        })
-        .collect();
-    out.sort_by_key(|tensor| tensor.offset);
-    Ok((data, out))
+    let candidate = |tensor: header::Tensor| Candidate {
+        // Theirs have the contiguous dimension last.
+        dimensions: tensor.shape.iter().rev().copied().collect(),
+        kind: tensor.kind(),
+        shard,
+        offset: data + tensor.data_offsets.0,
+        bytes: tensor.bytes(),
+        scaling: None,
+        side: None,
+        name: tensor.name,
+    };
+    Ok((data, tensors.into_iter().map(candidate).collect()))
 }

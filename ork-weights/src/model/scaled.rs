@@ -133,11 +133,23 @@ const NOT_READ: [(&str, &str); 11] = [
     (".quant_state.bitsandbytes__fp4", "a model in bitsandbytes' four bits, which are not read"),
 ];
 
+/// What is no model, by a part of all names.
+const NO_MODELS: [(&str, &str, &str); 3] = [
+    ("lora_", "a LoRA adapter", "merge it into its model first, and take what comes out"),
+    (".exp_avg", "the state of an optimizer", "take the model's own file"),
+    ("hada_w", "a LoHa adapter", "merge it into its model first, and take what comes out"),
+];
+
 /// What to take in their place.
 const INSTEAD: &str = "take the model's own safetensors (BF16 or F16), or a GGUF of it";
 
 /// Refuses a model that is quantised by a method whose codes are not read.
 fn refuse_methods(path: &Path, tensors: &[Candidate]) -> Result<(), ModelError> {
+    for (part, what, instead) in NO_MODELS {
+        if !tensors.is_empty() && tensors.iter().all(|tensor| tensor.name.contains(part)) {
+            return Err(ModelError::NoModel { path: path.to_owned(), what, instead });
+        }
+    }
     for (end, what) in NOT_READ {
         if tensors.iter().any(|tensor| tensor.name.ends_with(end)) {
             return Err(ModelError::NoModel { path: path.to_owned(), what, instead: INSTEAD });

@@ -49,7 +49,9 @@ pub enum GgufError {
         max: u64,
     },
     /// A count larger than the rest of the file could hold.
-    #[error("{count} {what} cannot fit the rest of the file, which has room for {room}")]
+    #[error(
+        "{count} {what} cannot fit the rest of the file, which has room for {room}: the download is incomplete, or the file damaged"
+    )]
     Count {
         /// What is counted.
         what: &'static str,
