@@ -109,16 +109,20 @@ impl Engine {
             |driver| rknpu::Device::simulated(rknpu_sim::Config { driver, ..Default::default() });
         let opened = match &self.settings.device {
             DeviceChoice::Simulator(driver) => simulated(*driver),
-            DeviceChoice::Path(path) => profile::open(Some(path)).map(|(device, _)| device),
-            DeviceChoice::Auto => match profile::open(None).map(|(device, _)| device) {
-                Err(rknpu::Error::NoDevice { .. }) => {
-                    let line = "there is no NPU here, so it is simulated, which is slow \
+            DeviceChoice::Path(path) => {
+                profile::open(Some(path), &OpenOptions::new()).map(|(device, _)| device)
+            }
+            DeviceChoice::Auto => {
+                match profile::open(None, &OpenOptions::new()).map(|(device, _)| device) {
+                    Err(rknpu::Error::NoDevice { .. }) => {
+                        let line = "there is no NPU here, so it is simulated, which is slow \
                                 (ORK_DEVICE=sim does that without looking)";
-                    self.say.line(Level::Warn, line);
-                    simulated(Default::default())
+                        self.say.line(Level::Warn, line);
+                        simulated(Default::default())
+                    }
+                    found => found,
                 }
-                found => found,
-            },
+            }
         };
         opened.map_err(|error| chain(&error).into())
     }

@@ -150,26 +150,29 @@ impl Profile {
     }
 }
 
-/// Opens the NPU, at this node or wherever it is found, as this user's profile has it, and gives that: `None`
-/// where there is none, or one of another driver.
+/// Opens the NPU, at this node or wherever it is found, with these options and what this user's profile has, and
+/// gives that: `None` where there is none, or one of another driver.
 ///
 /// # Errors
 /// As [`OpenOptions::open`].
-pub fn open(node: Option<&Path>) -> rknpu::Result<(Device, Option<Profile>)> {
+pub fn open(
+    node: Option<&Path>,
+    options: &OpenOptions,
+) -> rknpu::Result<(Device, Option<Profile>)> {
     let with = |options: OpenOptions| match node {
         Some(path) => options.open_path(path),
         None => options.open(),
     };
     let Some(profile) = Profile::of_user(false) else {
-        return Ok((with(OpenOptions::new())?, None));
+        return Ok((with(options.clone())?, None));
     };
-    let device = with(profile.options(OpenOptions::new()))?;
+    let device = with(profile.options(options.clone()))?;
     if device.capabilities().driver.to_string() == profile.driver {
         return Ok((device, Some(profile)));
     }
     // Only now is the driver known; two at a time there can't be.
     drop(device);
-    Ok((with(OpenOptions::new())?, None))
+    Ok((with(options.clone())?, None))
 }
 
 #[cfg(all(test, not(loom)))]

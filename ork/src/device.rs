@@ -14,6 +14,7 @@ use rknpu_sim::npu::Npu;
 use rknpu_sim::otherwise::{Disbelieved, Otherwise};
 use rknpu_sim::{Config, Machine};
 
+use crate::cli::KEEP;
 use crate::ending::AtSuddenEnd;
 use crate::error::{Error, Result};
 use crate::output::Report;
@@ -152,9 +153,9 @@ impl DeviceChoice {
         options: Option<&OpenOptions>,
     ) -> Result<(Device, Option<Profile>)> {
         let npu = |path: Option<&Path>| match (options, path) {
-            (None, path) => profile::open(path),
-            (Some(options), Some(path)) => Ok((options.open_path(path)?, None)),
-            (Some(options), None) => Ok((options.open()?, None)),
+            (None, path) => profile::open(path, &kept(OpenOptions::new())),
+            (Some(options), Some(path)) => Ok((kept(options.clone()).open_path(path)?, None)),
+            (Some(options), None) => Ok((kept(options.clone()).open()?, None)),
         };
         match self {
             DeviceChoice::Simulator(board) => board.open(options),
@@ -174,6 +175,17 @@ impl DeviceChoice {
                 found => Ok(found?),
             },
         }
+    }
+}
+
+/// With the mainline driver another process of this program holds its files: a kill then ends clean.
+fn kept(options: OpenOptions) -> OpenOptions {
+    match std::env::current_exe() {
+        // Not where the library is used in another program, which has no such command.
+        Ok(this) if this.file_stem().is_some_and(|name| name == "ork") => {
+            options.keeper(this, [KEEP])
+        }
+        _ => options,
     }
 }
 

@@ -234,6 +234,7 @@ mod fast_cores;
 pub mod health;
 pub mod import;
 pub mod job;
+pub mod keeper;
 pub mod limits;
 mod lock;
 mod mapping;

@@ -1,5 +1,6 @@
 //! Finding and opening the node.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use crate::chains::{ChainRules, Chains};
 use crate::device::Device;
 use crate::driver::{Linux, Rknpu, Rocket, RocketNode, driver_name};
 use crate::error::{Error, NodeAnswer, Result};
+use crate::keeper::{Keeper, KeeperCommand};
 use crate::limits;
 use crate::lock::DeviceLock;
 pub use crate::lock::{LockHolder, LockPolicy};
@@ -44,12 +46,13 @@ pub struct OpenOptions {
     pub(crate) lock: LockPolicy,
     pub(crate) pin: bool,
     pub(crate) chains: ChainRules,
+    keeper: Option<KeeperCommand>,
 }
 
 impl Default for OpenOptions {
     fn default() -> OpenOptions {
         let (timeout, lock) = (limits::TIMEOUT, LockPolicy::Exclusive);
-        OpenOptions { timeout, lock, pin: true, chains: ChainRules::default() }
+        OpenOptions { timeout, lock, pin: true, chains: ChainRules::default(), keeper: None }
     }
 }
 
@@ -130,6 +133,25 @@ impl OpenOptions {
         self
     }
 
+    /// A command that holds the files of the mainline driver, so that a process that is killed outright does not
+    /// hurt the kernel: it has to call [`keep`](crate::keeper::keep) with its standard input. It is started only
+    /// for a node of that driver.
+    ///
+    /// ```
+    /// let options = rknpu::OpenOptions::new().keeper("/usr/bin/engine", ["keep-npu-files"]);
+    /// assert!(format!("{options:?}").contains("keep-npu-files"));
+    /// ```
+    #[must_use]
+    pub fn keeper(
+        mut self,
+        program: impl Into<PathBuf>,
+        arguments: impl IntoIterator<Item = impl Into<OsString>>,
+    ) -> OpenOptions {
+        let arguments = arguments.into_iter().map(Into::into).collect();
+        self.keeper = Some(KeeperCommand { program: program.into(), arguments });
+        self
+    }
+
     /// As [`Device::open`].
     ///
     /// ```
@@ -202,7 +224,8 @@ impl OpenOptions {
             Ok(name) if name == DRIVER => {}
             Ok(name) if name == ROCKET => {
                 let lock = DeviceLock::acquire(path, &fd, &self.lock)?;
-                let (node, file) = RocketNode::new(owned(), fd);
+                let keeper = self.keeper.as_ref().map(Keeper::start).transpose()?;
+                let (node, file) = RocketNode::new(owned(), fd, keeper)?;
                 let driver = Arc::new(Rocket::open(node, file)?);
                 return Device::new(driver, self, Some(lock));
             }

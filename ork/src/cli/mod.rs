@@ -127,7 +127,13 @@ pub enum Command {
     Probe(ProbeCommand),
     /// Show the load of NPU cores and memory, and what running programs have mapped.
     Top(TopArgs),
+    /// Hold the mainline driver's files for another `ork`, which starts this by itself.
+    #[command(name = KEEP, hide = true)]
+    Keep,
 }
+
+/// The command that holds files of the mainline driver.
+pub(crate) const KEEP: &str = "keep-npu-files";
 
 /// Which device to use.
 ///

@@ -45,5 +45,6 @@ pub fn run(cli: &Cli) -> Result<()> {
         Command::Check(args) => check::run(args, report),
         Command::Probe(command) => probe::run(command, report),
         Command::Top(args) => top::run(args, report),
+        Command::Keep => Ok(rknpu::keeper::keep(std::io::stdin())?),
     }
 }

@@ -146,7 +146,10 @@ fn cores(args: &DeviceArgs, report: Report) -> Result<()> {
             "busy_seconds": core.busy.as_secs_f64(), "error": core.error,
         })
     });
-    let value = json!({ "cores": cores.collect::<Vec<_>>(), "fences": found.fences });
+    let value = json!({
+        "cores": cores.collect::<Vec<_>>(), "fences": found.fences,
+        "kernels_choice": found.kernels_choice,
+    });
     report.print(&value, || found.to_string())?;
     match found.cores.iter().filter(|core| !core.works()).count() {
         0 => Ok(()),

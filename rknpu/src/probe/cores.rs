@@ -65,27 +65,38 @@ impl CoreOutcome {
 pub struct CoresReport {
     /// One entry for each core.
     pub cores: Vec<CoreOutcome>,
-    /// Whether the driver was built with fences; absent when no core works.
+    /// Whether the driver was built with fences; absent when no core works, and with a driver that has none of its
+    /// own.
     pub fences: Option<bool>,
+    /// The kernel chooses the core of each job: what stands for a core is a job on one of them.
+    pub kernels_choice: bool,
 }
 
 impl fmt::Display for CoresReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, core) in self.cores.iter().enumerate() {
             let separator = if i == 0 { "" } else { "\n" };
+            let what = if self.kernels_choice { "job" } else { "core" };
             let (index, busy) = (core.core, core.busy.as_micros());
+            write!(f, "{separator}{what} {index}: ")?;
             match (&core.right, &core.error) {
-                (Some(true), _) => write!(f, "{separator}core {index}: works, {busy} us")?,
-                (Some(false), _) => write!(f, "{separator}core {index}: WRONG results")?,
-                (None, Some(error)) => write!(f, "{separator}core {index}: does not run: {error}")?,
-                (None, None) => write!(f, "{separator}core {index}: not tried")?,
+                (Some(true), _) => write!(f, "works, {busy} us")?,
+                (Some(false), _) => f.write_str("WRONG results")?,
+                (None, Some(error)) => write!(f, "does not run: {error}")?,
+                (None, None) => f.write_str("not tried")?,
             }
         }
         match self.fences {
             Some(true) => f.write_str("\nfences: yes"),
             Some(false) => f.write_str("\nfences: no (the kernel was built without them)"),
             None => Ok(()),
+        }?;
+        if self.kernels_choice {
+            f.write_str(
+                "\nthe kernel chose the core of each job: one that hangs may be any of them",
+            )?;
         }
+        Ok(())
     }
 }
 
@@ -136,7 +147,9 @@ pub fn cores(device: &Device) -> Result<CoresReport> {
     let commands = program.encode()?;
     let commands = &commands[..AMOUNT as usize];
 
-    let mut report = CoresReport { cores: Vec::new(), fences: None };
+    // A space in which one core works at a time is not one whose core can be chosen.
+    let kernels_choice = device.capabilities().spaces.lanes() > 1;
+    let mut report = CoresReport { cores: Vec::new(), fences: None, kernels_choice };
     for index in 0..CORES as u32 {
         let mut core = device.core(index)?;
         let outcome = CoreOutcome { core: index, right: None, busy: Duration::ZERO, error: None };
@@ -145,7 +158,7 @@ pub fn cores(device: &Device) -> Result<CoresReport> {
         let ran = job.run(&mut core).and_then(|(job, _)| job.run(&mut core));
         let (job, outcome) = match ran {
             Ok((job, stats)) => {
-                if report.fences.is_none() {
+                if report.fences.is_none() && !kernels_choice {
                     report.fences = job.fences(&core).ok();
                 }
                 (job, CoreOutcome { busy: stats.busy, ..outcome })

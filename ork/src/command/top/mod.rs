@@ -33,7 +33,7 @@ pub(super) fn run(args: &TopArgs, report: Report) -> Result<()> {
     let sensors = Sensors::under(&args.root);
     if sensors.is_empty() && activity::read_all().is_empty() && args.run.is_empty() {
         return Err(Error::Usage(
-            "nothing to show: this kernel reports no NPU or DDR load (debugfs needs root), and no `ork demo` or `ork bench` runs; start one, or give a command after --".into(),
+            "nothing to show: this kernel reports no NPU or DDR load (rknpu's files in debugfs need root, rocket has none), and no `ork demo` or `ork bench` runs; start one, or give a command after --".into(),
         ));
     }
     if let Some(path) = &args.record {

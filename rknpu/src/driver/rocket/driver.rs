@@ -46,6 +46,8 @@ pub(crate) trait Files: Send + Sync + fmt::Debug {
     fn node(&self) -> &str;
     /// Another file.
     fn open(&self) -> Result<Self::File, Errno>;
+    /// No job runs any more, and none will.
+    fn nothing_runs(&self) {}
     /// Waits.
     fn pause(&self, time: Duration);
 }
@@ -519,6 +521,9 @@ impl<N: Files> Driver for Rocket<N> {
                 left.extend(space.close(handle).err().map(|refused| (index as u32, size, refused)));
             }
         }
+        if !self.unended.load(Ordering::Acquire) {
+            self.node.nothing_runs();
+        }
         left
     }
 
@@ -532,6 +537,8 @@ impl<N: Files> Drop for Rocket<N> {
         if self.unended.load(Ordering::Acquire) {
             // Left to the end of the process: by then the driver's limits have long ended every job.
             std::mem::forget(std::mem::take(&mut self.spaces));
+        } else {
+            self.node.nothing_runs();
         }
     }
 }

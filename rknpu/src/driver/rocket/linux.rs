@@ -12,6 +12,8 @@ use rustix::mm::Advice;
 use super::driver::{Channel, Files};
 use crate::driver::vetted::Vetted;
 use crate::driver::{carry, driver_name, map_node};
+use crate::error::{Error, Result};
+use crate::keeper::Keeper;
 use crate::mapping::Mapping;
 
 /// A node whose driver is `rocket` ([`driver_name`]).
@@ -19,6 +21,8 @@ use crate::mapping::Mapping;
 pub(crate) struct Node {
     path: PathBuf,
     name: String,
+    /// Another process that gets each file.
+    keeper: Option<Keeper>,
 }
 
 /// An open file of it.
@@ -27,9 +31,22 @@ pub(crate) struct File(OwnedFd);
 
 impl Node {
     /// The node at `path`, with its first file, which was asked for its driver's name.
-    pub(crate) fn new(path: PathBuf, fd: OwnedFd) -> (Node, File) {
+    ///
+    /// # Errors
+    /// The file cannot be kept.
+    pub(crate) fn new(path: PathBuf, fd: OwnedFd, keeper: Option<Keeper>) -> Result<(Node, File)> {
         let name = path.display().to_string();
-        (Node { path, name }, File(fd))
+        let node = Node { path, name, keeper };
+        let file = node.kept(fd).map_err(|errno| {
+            let what = "cannot hand a file to what keeps the NPU's files";
+            Error::Os { what, source: errno.into() }
+        })?;
+        Ok((node, file))
+    }
+
+    fn kept(&self, fd: OwnedFd) -> Result<File, Errno> {
+        self.keeper.as_ref().map_or(Ok(()), |keeper| keeper.keep(&fd))?;
+        Ok(File(fd))
     }
 }
 
@@ -44,8 +61,14 @@ impl Files for Node {
         let fd = rustix::fs::open(&self.path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         // The path may lead elsewhere by now, where the numbers mean something else.
         match driver_name(&fd)? {
-            name if name == rknpu_sys::rocket::DRIVER_NAME => Ok(File(fd)),
+            name if name == rknpu_sys::rocket::DRIVER_NAME => self.kept(fd),
             _ => Err(Errno::NODEV),
+        }
+    }
+
+    fn nothing_runs(&self) {
+        if let Some(keeper) = &self.keeper {
+            keeper.end();
         }
     }
 
