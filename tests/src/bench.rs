@@ -13,7 +13,7 @@ use ork_weights::model::{Model, OpenOptions};
 use ork_weights::pack::{Pack, PackFile};
 use rknpu::Device;
 use rknpu::sim::Machine;
-use rknpu::sim::config::{Config, Mode};
+use rknpu::sim::config::{Config, Driver, Mode};
 use rknpu::sim::report::Leaks;
 use tempfile::TempDir;
 
@@ -67,9 +67,13 @@ impl Bench {
 
     /// Device memory for under half of the weights, and scratch.
     pub fn budget(&self) -> u64 {
-        let device = Device::simulated_on(&machine()).unwrap();
+        self.budget_on(&Device::simulated_on(&machine()).unwrap())
+    }
+
+    /// As [`Bench::budget`], on a device whose driver may need other scratch.
+    pub fn budget_on(&self, device: &Device) -> u64 {
         let store = self.store();
-        let scratch = ork_cache::scratch_bytes(&device, std::slice::from_ref(&store), ROWS);
+        let scratch = ork_cache::scratch_bytes(device, std::slice::from_ref(&store), ROWS);
         store.bytes() / 5 * 2 + scratch
     }
 
@@ -84,7 +88,12 @@ impl Bench {
 
 /// A machine whose simulated driver refuses what would hurt a real kernel.
 pub fn machine() -> Machine {
-    Machine::new(Config { mode: Mode::Strict, ..Config::default() })
+    machine_with(Driver::Rknpu)
+}
+
+/// The same with a driver.
+pub fn machine_with(driver: Driver) -> Machine {
+    Machine::new(Config { driver, mode: Mode::Strict, ..Config::default() })
 }
 
 /// A run of the weights of `store` within `budget` bytes.

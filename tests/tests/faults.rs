@@ -1,13 +1,16 @@
 //! A model is streamed through a budget smaller than itself while the driver, the NPU or the disk
 //! fails: an error or the right results, never wrong ones, and nothing is left behind.
 
+#[path = "../../rknpu/tests/support/drivers.rs"]
+mod drivers;
+
 use std::collections::BTreeMap;
 
-use ork_tests::bench::{Bench, assert_nothing_left, machine, passes, session};
+use ork_tests::bench::{Bench, assert_nothing_left, machine_with, passes, session};
 use ork_weights::model::synth::Shape;
 use rknpu::Device;
 use rknpu::sim::Machine;
-use rknpu::sim::config::Config;
+use rknpu::sim::config::{Config, Driver};
 use rknpu::sim::report::Calls;
 use rknpu::sim::{CallKind, Fault};
 use rustix::io::Errno;
@@ -16,19 +19,31 @@ use rustix::io::Errno;
 const EACH: u64 = 12;
 const STRIDE: usize = 17;
 
-#[test]
-fn any_call_of_the_driver_may_fail_while_a_model_is_streamed() {
+fn any_call_of_the_driver_may_fail_while_a_model_is_streamed(driver: Driver) {
     let bench = Bench::new(Shape::tiny());
-    let (want, budget) = (bench.digest(), bench.budget());
-    let kinds = [
-        (CallKind::Action, Errno::FAULT),
-        (CallKind::Submit, Errno::INVAL),
-        (CallKind::MemCreate, Errno::NOMEM),
-        (CallKind::MemMap, Errno::INVAL),
-        (CallKind::Mmap, Errno::NOMEM),
-        (CallKind::MemSync, Errno::INVAL),
-        (CallKind::MemDestroy, Errno::INVAL),
-    ];
+    let want = bench.digest();
+    let machine = || machine_with(driver);
+    let budget = bench.budget_on(&Device::simulated_on(&machine()).unwrap());
+    let kinds = match driver {
+        Driver::Rknpu => &[
+            (CallKind::Action, Errno::FAULT),
+            (CallKind::Submit, Errno::INVAL),
+            (CallKind::MemCreate, Errno::NOMEM),
+            (CallKind::MemMap, Errno::INVAL),
+            (CallKind::Mmap, Errno::NOMEM),
+            (CallKind::MemSync, Errno::INVAL),
+            (CallKind::MemDestroy, Errno::INVAL),
+        ][..],
+        // It tells nothing of jobs but that it could not look at them.
+        Driver::Rocket(_) => &[
+            (CallKind::Submit, Errno::NOMEM),
+            (CallKind::CreateBo, Errno::NOMEM),
+            (CallKind::Mmap, Errno::NOMEM),
+            (CallKind::PrepBo, Errno::INTR),
+            (CallKind::FiniBo, Errno::INVAL),
+            (CallKind::GemClose, Errno::INVAL),
+        ],
+    };
     let (mut points, mut failed) = (0, 0);
     for prefetch in [false, true] {
         let sound = machine();
@@ -40,7 +55,7 @@ fn any_call_of_the_driver_may_fail_while_a_model_is_streamed() {
         drop(device);
         assert_nothing_left(&sound, "no fault");
 
-        for (kind, errno) in kinds {
+        for &(kind, errno) in kinds {
             let count = |calls: &BTreeMap<_, Calls>| calls.get(&kind).map_or(0, |calls| calls.ok);
             let made = count(&calls) - count(&opening);
             assert!(made > 0, "{kind:?} is never called");
@@ -70,15 +85,15 @@ fn any_call_of_the_driver_may_fail_while_a_model_is_streamed() {
     assert!(points > 100 && failed > 20 && failed < points, "{points} points, {failed} errors");
 }
 
-#[test]
-fn a_job_that_hangs_once_costs_time_and_nothing_else() {
+fn a_job_that_hangs_once_costs_time_and_nothing_else(driver: Driver) {
     let bench = Bench::new(Shape::tiny());
     let want = bench.digest();
     for after in [0, 1, 7, 20] {
-        let machine = machine();
+        let machine = machine_with(driver);
         let device = Device::simulated_on(&machine).unwrap();
         machine.inject(Fault::Hang { core: None, after, times: 1 });
-        let mut session = session(&device, bench.store(), bench.budget(), true).unwrap();
+        let budget = bench.budget_on(&device);
+        let mut session = session(&device, bench.store(), budget, true).unwrap();
         assert_eq!(passes(&mut session).unwrap(), want, "hang number {after}");
         assert_eq!(device.health().recovered, 1, "hang number {after}");
         drop((session, device));
@@ -86,13 +101,15 @@ fn a_job_that_hangs_once_costs_time_and_nothing_else() {
     }
 }
 
-#[test]
-fn a_job_that_hangs_again_ends_the_run_and_the_next_process_has_an_npu() {
+fn a_job_that_hangs_again_ends_the_run_and_the_next_process_has_an_npu(driver: Driver) {
     let bench = Bench::new(Shape::tiny());
-    let machine = machine();
+    let machine = machine_with(driver);
     let device = Device::simulated_on(&machine).unwrap();
-    machine.inject(Fault::Hang { core: None, after: 5, times: 2 });
-    let mut wedged = session(&device, bench.store(), bench.budget(), true).unwrap();
+    // A product and its repetition, in each space that has a part of it.
+    let times = 2 * device.capabilities().spaces.lanes() as u32;
+    machine.inject(Fault::Hang { core: None, after: 5, times });
+    let budget = bench.budget_on(&device);
+    let mut wedged = session(&device, bench.store(), budget, true).unwrap();
     let error = passes(&mut wedged).unwrap_err().to_string();
     assert!(error.contains("matmul") && error.contains("core"), "{error}");
     let again = wedged.pass(0).unwrap_err().to_string();
@@ -100,9 +117,10 @@ fn a_job_that_hangs_again_ends_the_run_and_the_next_process_has_an_npu() {
     drop(wedged);
     assert!(device.health().quarantined_buffers > 0, "the NPU may still write to them");
     drop(device);
+    machine.clear_faults();
 
     let device = Device::simulated_on(&machine).unwrap();
-    let mut session = session(&device, bench.store(), bench.budget(), true).unwrap();
+    let mut session = session(&device, bench.store(), budget, true).unwrap();
     assert_eq!(passes(&mut session).unwrap(), bench.digest());
 }
 
@@ -117,3 +135,9 @@ fn a_board_with_too_little_memory_is_an_error_and_no_leak() {
     drop(device);
     assert_nothing_left(&machine, "out of memory");
 }
+
+drivers::on_both_drivers!(
+    any_call_of_the_driver_may_fail_while_a_model_is_streamed,
+    a_job_that_hangs_once_costs_time_and_nothing_else,
+    a_job_that_hangs_again_ends_the_run_and_the_next_process_has_an_npu,
+);

@@ -322,11 +322,18 @@ fn attempt(
     let mut stats = JobStats { cores: taken.count() as u32, ..JobStats::default() };
     // A core's programs, and in which domain.
     let (mut all, mut count, mut rounds) = ([const { None }; CORES], 0, 1);
+    let mut unwritten = None;
     let lanes =
         || works.iter().zip(entered).map(|(work, entered)| work.as_ref().zip(entered.as_ref()));
     for ((lane, scratch), at_work) in scratch.iter_mut().enumerate().zip(lanes()) {
         let Some((work, entered)) = at_work else { continue };
-        let shares = scratch.write(work, entered)?;
+        let shares = match scratch.write(work, entered) {
+            Ok(shares) => shares,
+            Err(error) => {
+                unwritten = Some(error);
+                break;
+            }
+        };
         rounds = rounds.max(scratch.rounds(&shares));
         for share in shares.into_iter().filter(|share| !share.is_empty()) {
             if let Some(place) = all.get_mut(count) {
@@ -334,6 +341,11 @@ fn attempt(
                 count += 1;
             }
         }
+    }
+    if let Some(error) = unwritten {
+        // What the domains before it were to use is let go.
+        scratch.iter_mut().for_each(Scratch::release);
+        return Err(error.into());
     }
     let all = all.get(..count).unwrap_or_default();
     let mut result = Ok(());
