@@ -110,10 +110,10 @@ impl Engine {
         let opened = match &self.settings.device {
             DeviceChoice::Simulator(driver) => simulated(*driver),
             DeviceChoice::Path(path) => {
-                profile::open(Some(path), &OpenOptions::new()).map(|(device, _)| device)
+                profile::open(Some(path), &rknpu::OpenOptions::new()).map(|(device, _)| device)
             }
             DeviceChoice::Auto => {
-                match profile::open(None, &OpenOptions::new()).map(|(device, _)| device) {
+                match profile::open(None, &rknpu::OpenOptions::new()).map(|(device, _)| device) {
                     Err(rknpu::Error::NoDevice { .. }) => {
                         let line = "there is no NPU here, so it is simulated, which is slow \
                                 (ORK_DEVICE=sim does that without looking)";
