@@ -61,7 +61,8 @@ fn write(path: &Path, side: u32, weights: u32) -> Result<()> {
 
 struct Model {
     opened: Opened,
-    matmul: Matmul,
+    /// One for each domain.
+    matmuls: Vec<Matmul>,
     _prefetcher: Prefetcher,
 }
 
@@ -69,19 +70,23 @@ impl Model {
     fn new(device: &Device, store: &Arc<Store>, budget: u64, rows: u32) -> Result<Model> {
         let setup = Setup { rows, access: Access::Direct, ..Setup::new(budget) };
         let opened = ork_cache::open(device, std::slice::from_ref(store), &setup)?;
-        let limits = opened.limits(0, Precision::Int8).ok_or("no int8 weight")?;
-        let domain = &opened.cache.domains()[0];
-        let matmul = Matmul::int8(domain, &device.cores()?, limits)?;
+        let mut matmuls = Vec::new();
+        for (index, domain) in opened.cache.domains().iter().enumerate() {
+            let limits = opened.limits(index, Precision::Int8).ok_or("no int8 weight")?;
+            matmuls.push(Matmul::int8(domain, &device.cores()?, limits)?);
+        }
         let prefetcher = Prefetcher::new(&opened.cache)?;
         prefetcher.follow(&opened.models[0].streamed);
-        Ok(Model { opened, matmul, _prefetcher: prefetcher })
+        Ok(Model { opened, matmuls, _prefetcher: prefetcher })
     }
 
     fn pass(&mut self, inputs: &[i8], out: &mut [i32]) -> Result<Duration> {
         let start = Instant::now();
         for part in &self.opened.models[0].parts {
             let pinned = self.opened.cache.acquire(part.weight)?;
-            self.matmul.run(&pinned.weight_ref()?, inputs, out)?;
+            let rows = inputs.len() / part.layout.k() as usize;
+            let out = &mut out[..rows * part.layout.n() as usize];
+            self.matmuls[part.domain.index()].run(&pinned.weight_ref()?, inputs, out)?;
         }
         Ok(start.elapsed())
     }
