@@ -10,9 +10,12 @@ use crate::memory::Memory;
 use crate::reference::{Operands, Random, pack};
 use crate::{START, assert_done, run};
 
+/// Where a program lies, its amount, and its entries: block, register, value.
+type Program = (u32, u32, Vec<(u16, u16, u32)>);
+
 /// A file of captures: programs, one after the other, and bytes that a board read and wrote.
 struct Capture {
-    programs: Vec<(u32, u32, Vec<(u16, u16, u32)>)>,
+    programs: Vec<Program>,
     bytes: Vec<(String, Vec<u8>)>,
 }
 
