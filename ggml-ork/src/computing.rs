@@ -48,7 +48,7 @@ impl Computing {
         else {
             return SUCCESS;
         };
-        let line = crate::engine::chain(&error);
+        let line = ork_cache::chain(&error);
         if error.leaves_to_cpu() && plugin.host.cpu.is_some() {
             plugin.left("what the NPU should compute", &line);
             // SAFETY: by the contract.

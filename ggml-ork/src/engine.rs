@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use ork_cache::{Store, profile};
+use ork_cache::{Store, chain, profile};
 use ork_linear::{Layers, Product, Setup};
 use ork_weights::dequant::TensorType;
 use ork_weights::model::{Model as ModelFile, OpenOptions};
@@ -358,18 +358,4 @@ impl FileId {
             size: metadata.size(),
         })
     }
-}
-
-/// An error with its causes, in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text += &format!(": {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }

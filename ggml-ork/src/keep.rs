@@ -2,11 +2,10 @@
 
 use std::path::Path;
 
-use ork_cache::Store;
 use ork_cache::kept::{Kept, Way};
+use ork_cache::{Store, chain};
 use ork_weights::model::Model as ModelFile;
 
-use crate::engine::chain;
 use crate::ggml::Level;
 use crate::say::Say;
 use crate::settings::Settings;

@@ -589,7 +589,7 @@ pub unsafe extern "C" fn ggml_backend_init() -> *mut Registration {
     let made = MADE.get_or_init(|| {
         guarded(None, 0, || {
             let refuse = |error: &dyn std::error::Error| {
-                eprintln!("ork: {}", crate::engine::chain(error));
+                eprintln!("ork: {}", ork_cache::chain(error));
                 0
             };
             let settings = match Settings::from_lookup(std::env::var_os) {

@@ -494,6 +494,13 @@ fn a_changed_byte_of_a_pack_never_reaches_a_result() {
         assert!(out.iter().all(|value| *value == 1.0));
         let lines = log().concat();
         assert!(lines.contains("checksum") && lines.contains(name), "{lines}");
+        // The NPU computes with the others.
+        let mut output = weight(&tensors, "blk.0.attn_output.weight", &buffer, start);
+        let mut node = product(MUL_MAT, &mut [&mut output, &mut rows], ne, &mut out);
+        assert_eq!((host.compute(vec![&mut node]), on_cpu()), (0, vec![]));
+        let lines = log().concat();
+        assert!(!lines.contains("the NPU has failed"), "{lines}");
+        assert_close(&out, &exact(&tensors, "blk.0.attn_output.weight", 0, &noise(ROWS * 256, 1)));
     }
 }
 

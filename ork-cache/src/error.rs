@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::experts::RoutingError;
 use crate::ids::{ClassId, DomainId, WeightId};
 use crate::plan::PlanError;
+use crate::store::StoreError;
 
 /// A failure of the device or of the source of a weight; shared, because every thread that waited
 /// for the same load gets it.
@@ -177,6 +178,48 @@ pub enum Error {
         #[source]
         cause: Cause,
     },
+}
+
+impl Error {
+    /// Whether a weight could not be had from what it comes from, a file for one: nothing is wrong with the
+    /// device.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use ork_cache::{Error, StoreError, WeightId};
+    ///
+    /// let of = |cause: ork_cache::Cause| Error::Load { weight: WeightId(0), cause };
+    /// assert!(of(Arc::new(StoreError::Unknown { item: 7, known: 3 })).is_of_store());
+    /// assert!(!of(Arc::new(rknpu::Error::NoDevice { tried: Vec::new() })).is_of_store());
+    /// ```
+    pub fn is_of_store(&self) -> bool {
+        matches!(self, Error::Load { cause, .. } if cause.is::<StoreError>())
+    }
+}
+
+/// An error and its causes in one line, each said once, joined by colons: many repeat their cause's text.
+///
+/// ```
+/// let cause = std::sync::Arc::new(std::io::Error::other("disk on fire"));
+/// let error = ork_cache::Error::Load { weight: ork_cache::WeightId(3), cause };
+/// assert_eq!(ork_cache::chain(&error), "loading weight 3 failed: disk on fire");
+/// ```
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let more = cause.to_string();
+        if more.contains(&text) {
+            // It names the same file itself.
+            text = more;
+        } else if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        source = cause.source();
+    }
+    text
 }
 
 /// Result of an operation of the cache.

@@ -112,7 +112,7 @@ mod sync;
 pub mod timeline;
 
 pub use cache::{Cache, Pinned, Visit};
-pub use error::{Cause, Error, Result};
+pub use error::{Cause, Error, Result, chain};
 pub use ids::{ClassId, DomainId, WeightId};
 pub use open::{Access, Note, Opened, ParseAccessError, Reading, Setup, open, scratch_bytes};
 pub use plan::{Part, Placed};

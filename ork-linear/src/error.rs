@@ -83,6 +83,17 @@ pub enum Error {
     Thread(#[from] std::io::Error),
 }
 
+impl Error {
+    /// Whether a weight could not be had from its pack or model: nothing is wrong with the NPU.
+    pub(crate) fn is_of_store(&self) -> bool {
+        match self {
+            Error::Store(_) => true,
+            Error::Cache(error) => error.is_of_store(),
+            _ => false,
+        }
+    }
+}
+
 /// What a call gives.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 

@@ -4,6 +4,7 @@
 mod drivers;
 
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::slice;
 use std::sync::Arc;
@@ -279,6 +280,46 @@ fn a_damaged_pack_is_an_error(driver: Driver) {
     }
 }
 
+/// What happens to one weight is nothing to the NPU: the others are still its.
+fn a_weight_that_cannot_be_read_leaves_the_npu_to_the_others(driver: Driver) {
+    let files = Files::new();
+    let path = files.path().join("int8.orkpack");
+    files.store_of_pack(Tier::Int8);
+    let pack = Pack::open(&path).unwrap();
+    let bad = pack.entries().iter().find(|entry| entry.name.contains("ffn_up")).unwrap();
+    let (bad, at) = (bad.name.clone(), bad.blob_range().start);
+    drop(pack);
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[!byte[0]], at).unwrap();
+    for part in [1, 3] {
+        let store = files.store_of_pack(Tier::Int8);
+        let machine = Machine::new(drivers::with(driver));
+        let device = Device::simulated_on(&machine).unwrap();
+        let setup = Setup { npu_rows: 1, ..setup(&store, part, Depth::Bits8) };
+        let mut layers = open(&device, slice::from_ref(&store), &setup).unwrap();
+        let layers = &mut layers[0];
+        for _ in 0..2 {
+            for weight in 0..store.items().len() {
+                let (k, n) = layers.shape(weight).unwrap();
+                let (input, mut out) = (noise(3 * k as usize, 1), vec![0.0; 3 * n as usize]);
+                let jobs = machine.report().jobs;
+                let done = layers.multiply(3, &input, [Product { weight, out: &mut out }]);
+                if store.items()[weight].name == bad {
+                    let error = done.unwrap_err();
+                    assert!(matches!(&error, Error::Store(_)), "{error:?}");
+                    assert!(error.to_string().contains(&*bad), "{error}");
+                } else {
+                    done.unwrap();
+                    assert!(machine.report().jobs > jobs, "weight {weight}, a {part}th");
+                }
+                assert!(layers.npu_failure().is_none());
+            }
+        }
+    }
+}
+
 /// The seven products of each layer, as a decoder asks for them: q, k and v, then o, gate and up, down.
 fn decoder_passes(layers: &mut Layers, blocks: u32, m: usize, passes: usize) -> Vec<Vec<f32>> {
     let mut all = Vec::new();
@@ -370,5 +411,6 @@ drivers::on_both_drivers!(
     a_job_that_hangs_once_is_repeated,
     what_cannot_be_multiplied_is_refused,
     a_damaged_pack_is_an_error,
+    a_weight_that_cannot_be_read_leaves_the_npu_to_the_others,
     lists_that_stream_take_what_is_ready_and_never_wait_for_their_own_slots,
 );

@@ -1,7 +1,6 @@
 //! Why a command ends without having done what it was asked, and the exit code for it.
 
 use std::error::Error as StdError;
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use ork_cache::plan::PlanError;
@@ -11,7 +10,7 @@ use crate::size::Size;
 /// Result of a command.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A failure of a command. Its text, with those of its causes (see [`chain`]), names what was done,
+/// A failure of a command. Its text, with those of its causes (see [`ork_cache::chain`]), names what was done,
 /// the numbers and the way out.
 ///
 /// ```
@@ -86,7 +85,8 @@ impl Error {
     /// ```
     /// use std::path::Path;
     ///
-    /// use ork::error::{Error, chain};
+    /// use ork::error::Error;
+    /// use ork_cache::chain;
     ///
     /// let read = std::fs::read("/no/such/file").map_err(Error::file("read", Path::new("/no/such/file")));
     /// let text = chain(&read.unwrap_err());
@@ -101,7 +101,8 @@ impl Error {
     /// ```
     /// use std::path::Path;
     ///
-    /// use ork::error::{Error, chain};
+    /// use ork::error::Error;
+    /// use ork_cache::chain;
     ///
     /// let error = Error::input(Path::new("m.gguf"))("no magic");
     /// assert_eq!(chain(&error), "m.gguf: no magic");
@@ -125,7 +126,7 @@ impl Error {
             | Error::Source(_)
             | Error::Store(_)
             | Error::Output(_) => 3,
-            Error::Cache(ork_cache::Error::Load { cause, .. }) if is_about_a_file(&**cause) => 3,
+            Error::Cache(error) if error.is_of_store() => 3,
             // Numbers that came from the arguments.
             Error::Device(rknpu::Error::Size { .. }) => 2,
             Error::Cache(_) | Error::Device(_) | Error::Node { .. } | Error::Thread(_) => 4,
@@ -155,41 +156,11 @@ impl From<PlanError> for Error {
     }
 }
 
-/// Whether a load failed for its file rather than for the device.
-fn is_about_a_file(cause: &(dyn StdError + Send + Sync + 'static)) -> bool {
-    cause.is::<ork_cache::StoreError>()
-}
-
-/// The error and its causes, each once, joined by colons: many causes repeat their source's text.
-///
-/// ```
-/// use ork::error::{Error, chain};
-///
-/// let error = Error::Thread(std::io::Error::other("no more"));
-/// assert_eq!(chain(&error), "a thread cannot be started: no more");
-/// ```
-pub fn chain(error: &dyn StdError) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let more = cause.to_string();
-        if more.contains(&text) {
-            // It names the same file itself.
-            text = more;
-        } else if !text.contains(&more) {
-            let _ = write!(text, ": {more}");
-        }
-        source = cause.source();
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use ork_cache::StoreError;
-    use ork_cache::WeightId;
+    use ork_cache::{StoreError, WeightId, chain};
     use ork_weights::model::ModelError;
     use ork_weights::pack::PackError;
 

@@ -13,7 +13,7 @@ fn main() -> ExitCode {
             // Nothing can be done about a standard error that is closed.
             let _ = std::io::Write::write_all(
                 &mut std::io::stderr().lock(),
-                format!("error: {}\n", ork::output::plain(&ork::error::chain(&error))).as_bytes(),
+                format!("error: {}\n", ork::output::plain(&ork_cache::chain(&error))).as_bytes(),
             );
             ExitCode::from(error.exit_code())
         }

@@ -158,7 +158,7 @@ mod tests {
         assert!(check_room(&folder, "it", 1).is_ok());
         let error = check_room(&folder, "the pack", 1 << 60).unwrap_err();
         assert_eq!(error.exit_code(), 3);
-        let text = crate::error::chain(&error);
+        let text = ork_cache::chain(&error);
         assert!(text.contains("the pack needs") && text.contains("1152921504606846976"), "{text}");
     }
 }

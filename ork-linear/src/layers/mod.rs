@@ -210,7 +210,8 @@ impl Layers {
                 }
                 // Too many planes for the little memory that there is.
                 Ok(false) => {}
-                // A weight that cannot be read cannot be read by the CPU either: it will say so.
+                // Neither can the CPU read it, and will say so; the NPU is sound.
+                Err(error) if error.is_of_store() => {}
                 Err(error) => {
                     self.npu.fail(error);
                     (self.prefetcher, self.routed) = (None, None);

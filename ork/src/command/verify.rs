@@ -2,11 +2,12 @@
 
 use std::time::Instant;
 
+use ork_cache::chain;
 use ork_weights::model::OpenOptions;
 use serde::Serialize;
 
 use crate::cli::VerifyArgs;
-use crate::error::{Error, Result, chain};
+use crate::error::{Error, Result};
 use crate::input::{check_model, open_model, open_pack};
 use crate::output::{Progress, Report, seconds};
 use crate::size::Size;

@@ -142,7 +142,7 @@ impl Linears for Watched {
         Linears::multiply(&mut self.layers, rows, input, products)?;
         if let Some(failure) = self.layers.npu_failure() {
             self.on_cpu = true;
-            let reason = crate::error::chain(&*failure);
+            let reason = ork_cache::chain(&*failure);
             self.report.note(format!(
                 "warning: the NPU has failed, the CPU goes on with the same results: {reason}"
             ));

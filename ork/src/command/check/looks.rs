@@ -88,7 +88,7 @@ fn unusable(error: &crate::error::Error) -> Look {
         ),
         _ => None,
     };
-    look("node", crate::error::chain(error), "a node of rknpu or rocket", todo)
+    look("node", ork_cache::chain(error), "a node of rknpu or rocket", todo)
 }
 
 fn permission(path: &Path) -> String {

@@ -88,9 +88,9 @@ pub(super) fn run(name: &str, args: &CheckArgs, report: Report) -> Result<()> {
     let verdict = match (step.run)(&board) {
         Ok(outcome) => Verdict::Found { outcome },
         Err(Error::Device(error)) if is_opening(&error) => {
-            Verdict::NoDevice { reason: crate::error::chain(&error) }
+            Verdict::NoDevice { reason: ork_cache::chain(&error) }
         }
-        Err(error) => Verdict::Failed { reason: crate::error::chain(&error) },
+        Err(error) => Verdict::Failed { reason: ork_cache::chain(&error) },
     };
     Report { json: true }.print(&verdict, String::new)
 }
