@@ -51,8 +51,8 @@ pub(super) const PROMISES: &[Promise] = &[
     Promise {
         says: "a list never waits for slots that it holds itself",
         file: "ork-linear/src/layers/npu.rs",
-        right: "                *pin = stay.visit.acquire_ready(entry.part.weight)?;",
-        wrong: "                *pin = None;",
+        right: "                    *pin = stay.visit.acquire_ready(part.weight)?;",
+        wrong: "                    *pin = None::<Pinned>.filter(|_| part.weight.0 > 0);",
         test: integration(CRATE, "layers", "a_dense_layer_is_four_submits_a_core"),
     },
 ];

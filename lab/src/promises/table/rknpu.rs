@@ -16,7 +16,7 @@ pub(super) const PROMISES: &[Promise] = &[
     Promise {
         says: "a free that switches domains is counted as a switch",
         file: "rknpu/src/npu_turns.rs",
-        right: "            state.switches += u64::from(before != domain);",
+        right: "            state.switches += u64::from(state.rule.is_exclusive() && before != domain);",
         wrong: "            let _ = before;",
         test: integration(CRATE, "order", "the_npu_settles_after_every_switch"),
     },
@@ -225,8 +225,8 @@ pub(super) const PROMISES: &[Promise] = &[
     Promise {
         says: "a job holds every weight of its chain until it has ended",
         file: "rknpu/src/matmul/scratch.rs",
-        right: "        for object in read.chain(work.weights.iter().map(|weight| weight.object)).flatten() {",
-        wrong: "        for object in read.chain(work.weights.iter().take(1).map(|weight| weight.object)).flatten() {",
+        right: "        for object in read.chain(work.weights.iter().map(|(_, weight)| weight.object)).flatten() {",
+        wrong: "        for object in read.chain(work.weights.iter().take(1).map(|(_, weight)| weight.object)).flatten() {",
         test: integration(CRATE, "order", "a_chain_holds_each_of_its_weights"),
     },
     Promise {
@@ -243,8 +243,8 @@ pub(super) const PROMISES: &[Promise] = &[
     Promise {
         says: "a chain of weights is no longer than boards have been seen to run",
         file: "rknpu/src/chains.rs",
-        right: "        weights.iter().take(most).take_while(fits).count().max(1)",
-        wrong: "        let _ = most;\n        weights.iter().take_while(fits).count().max(1)",
+        right: "        weights().take(most).take_while(fits).count().max(1)",
+        wrong: "        let _ = most;\n        weights().take_while(fits).count().max(1)",
         test: unit(CRATE, "chains::tests::rules_decide_which_weights_share_a_chain"),
     },
     Promise {

@@ -78,8 +78,8 @@ pub(super) const PROMISES: &[Promise] = &[
     Promise {
         says: "a changed byte of a weight is found by verifying",
         file: "ork-weights/src/pack/verify.rs",
-        right: "        if found != expected {",
-        wrong: "        if found != expected && part == Part::Scales {",
+        right: "    if found == expected {",
+        wrong: "    if found == expected || part == Part::Blob {",
         test: integration(CRATE, "pack_errors", "checksum"),
     },
     Promise {
