@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ork_weights::model::{Model, Weight};
-use ork_weights::pack::{Pack, PackFile, PackWriter, Summary, WeightHeader};
+use ork_weights::pack::{Pack, PackError, PackFile, PackWriter, Summary, WeightHeader};
 use ork_weights::quantise::{Recipe, Tier};
 use rknpu_sys::layout::Layout;
 
@@ -17,6 +17,8 @@ pub(super) struct FromModel {
     tier: Tier,
     /// The pack that is being made.
     writer: Mutex<Option<PackWriter>>,
+    /// Why it is made no more, until somebody is told.
+    stopped: Mutex<Option<PackError>>,
     /// The pack that was made, once it is whole.
     pub(super) made: OnceLock<Pack<PackFile>>,
     pub(super) evict: bool,
@@ -33,8 +35,8 @@ pub(super) enum Made {
 
 impl FromModel {
     pub(super) fn new(model: Model, tier: Tier, writer: Option<PackWriter>) -> FromModel {
-        let (writer, made) = (Mutex::new(writer), OnceLock::new());
-        FromModel { model, tier, writer, made, evict: false }
+        let (writer, stopped, made) = (Mutex::new(writer), Mutex::default(), OnceLock::new());
+        FromModel { model, tier, writer, stopped, made, evict: false }
     }
 
     /// A whole weight, which the pack gets, too, if it is being made and does not have it.
@@ -48,11 +50,14 @@ impl FromModel {
         let mut scales = vec![0f32; self.tier.scales(weight.k, weight.n)];
         self.model.quantise(weight, &self.tier, out, &mut scales)?;
         self.has_been_read(weight)?;
-        if let Some(writer) = self.writer().as_mut()
-            && !writer.contains(&weight.name)
-        {
-            writer.add(&weight.name, weight.k, weight.n, expected.form.dtype, out, &scales)?;
-        }
+        let added = match self.writer().as_mut() {
+            Some(writer) if !writer.contains(&weight.name) => {
+                let dtype = expected.form.dtype;
+                writer.add(&weight.name, weight.k, weight.n, dtype, out, &scales).map(drop)
+            }
+            _ => Ok(()),
+        };
+        added.unwrap_or_else(|error| self.stop(error));
         let _ = expected.form.scales.set(scales.into());
         Ok(Made::Packed)
     }
@@ -69,7 +74,7 @@ impl FromModel {
         out: &mut [u8],
     ) -> Result<Made, StoreError> {
         let (weight, whole) = (self.weight(item)?, &expected.item.layout);
-        let made = if self.add_missing(item, expected)? { Made::Packed } else { Made::Loaded };
+        let made = if self.add_or_stop(item, expected)? { Made::Packed } else { Made::Loaded };
         if let Some(writer) = self.writer().as_ref()
             && let Some(entry) = writer.get(&weight.name).filter(|entry| expected.is(entry))
         {
@@ -92,7 +97,7 @@ impl FromModel {
 
     /// Makes the scales of a weight known, and the weight itself for a pack that is being made.
     pub(super) fn scales(&self, item: usize, expected: Expected<'_>) -> Result<(), StoreError> {
-        if !self.add_missing(item, expected)? {
+        if !self.add_or_stop(item, expected)? {
             let scales = self.in_pieces(self.weight(item)?, |_, _| Ok(()))?;
             let _ = expected.form.scales.set(scales.into());
         }
@@ -117,6 +122,28 @@ impl FromModel {
         out.finish(&scales, None)?;
         let _ = expected.form.scales.set(scales.into());
         Ok(true)
+    }
+
+    /// As [`FromModel::add_missing`]; a pack that takes no more is given up, and the model serves on.
+    fn add_or_stop(&self, item: usize, expected: Expected<'_>) -> Result<bool, StoreError> {
+        match self.add_missing(item, expected) {
+            Err(StoreError::Pack(error)) => {
+                self.stop(error);
+                Ok(false)
+            }
+            done => done,
+        }
+    }
+
+    /// Makes no pack any more: its disk is full, for one. What it has stays for another run.
+    fn stop(&self, error: PackError) {
+        *self.writer() = None;
+        self.stopped().get_or_insert(error);
+    }
+
+    /// Why the pack is made no more.
+    pub(super) fn stopped(&self) -> MutexGuard<'_, Option<PackError>> {
+        self.stopped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The pack that is being made. After an error the writer is as before the call, so a panic in

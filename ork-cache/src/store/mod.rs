@@ -465,19 +465,23 @@ impl Store {
         }
     }
 
-    /// Whether a pack is being made.
+    /// Whether a pack is being made, or was given up and nobody has been told.
     pub fn is_building(&self) -> bool {
-        matches!(&self.from, From::Model(model) if model.writer().is_some())
+        let building = |model: &FromModel| model.writer().is_some() || model.stopped().is_some();
+        matches!(&self.from, From::Model(model) if building(model))
     }
 
     /// Completes the pack that was being made: weights never used are quantised now. `None` when
     /// none was being made. From now on weights are read from it.
     ///
     /// # Errors
-    /// The model's or the writer's; nothing then stands under the pack's name that did not before, and
-    /// the model serves on.
+    /// The model's or the writer's, also why the pack was given up while weights were used, which is said
+    /// once. Nothing then stands under the pack's name that did not before, and the model serves on.
     pub fn finish(&self) -> Result<Option<Summary>, StoreError> {
         let From::Model(model) = &self.from else { return Ok(None) };
+        if let Some(error) = model.stopped().take() {
+            return Err(error.into());
+        }
         for (i, (item, form)) in self.items.iter().zip(&self.forms).enumerate() {
             if model.add_missing(i, Expected { item, form })? {
                 self.count(Made::Packed);
@@ -494,6 +498,9 @@ impl Store {
     /// As [`Store::finish`].
     pub fn finish_if_whole(&self) -> Result<Option<Summary>, StoreError> {
         let From::Model(model) = &self.from else { return Ok(None) };
+        if let Some(error) = model.stopped().take() {
+            return Err(error.into());
+        }
         let writer = model.writer().take_if(|writer| writer.len() >= self.items.len());
         writer.map(|writer| model.complete(writer)).transpose()
     }

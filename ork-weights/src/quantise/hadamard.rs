@@ -53,10 +53,15 @@ impl Kernel for Rotate<'_> {
             let (eights, rest) = block.as_chunks_mut::<8>();
             let mut half = if rest.is_empty() { 8 } else { 1 };
             if half == 8 {
-                eights.iter_mut().for_each(|eight| *eight = eighth(*eight));
+                // As loops: what an adapter calls is not compiled for the processor that was found.
+                for eight in &mut *eights {
+                    *eight = eighth(*eight);
+                }
                 let (squares, rest) = eights.as_chunks_mut::<8>();
                 if rest.is_empty() {
-                    squares.iter_mut().for_each(square);
+                    for rows in squares {
+                        square(rows);
+                    }
                     half = 64;
                 }
             }
@@ -111,8 +116,10 @@ fn square(rows: &mut [[f32; 8]; 8]) {
 fn step<const HALF: usize>(rows: &mut [[f32; 8]; 8]) {
     for pairs in rows.chunks_exact_mut(2 * HALF) {
         let (low, high) = pairs.split_at_mut(HALF);
-        for (a, b) in low.iter_mut().flatten().zip(high.iter_mut().flatten()) {
-            (*a, *b) = (*a + *b, *a - *b);
+        for (low, high) in low.iter_mut().zip(high) {
+            for (a, b) in low.iter_mut().zip(high) {
+                (*a, *b) = (*a + *b, *a - *b);
+            }
         }
     }
 }
