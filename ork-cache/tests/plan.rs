@@ -101,6 +101,26 @@ fn loads_of_equal_layers_are_exactly_what_is_left_out() {
     }
 }
 
+/// A domain more would hold a ring's worth more weights, and leave slots as narrow as what is over: every streamed
+/// weight then goes through in several small reads and jobs, one after the other at the end of the pass.
+#[test]
+fn weights_of_layers_go_through_whole_slots_wherever_there_is_room_for_some() {
+    for (kib, layers_of, budget) in [(4 << 10, 96, 195 << 20), (64 << 10, 96, (3836 + 100) << 20)] {
+        let items = layers(&vec![kib; layers_of]);
+        let board = Board { rows: 32, budget: Some(budget), ..Board::rk3588("", 64 << 30) };
+        let plan = Plan::new("equal", &items, &board).unwrap();
+        check(&plan, &items);
+        assert_eq!((plan.domains.len(), plan.classes.len()), (1, 1), "{plan}");
+        assert_eq!(plan.classes[0].slot, u64::from(kib) << 10, "{plan}");
+        assert_eq!(plan.cost.loads_per_pass, plan.cost.weights_per_pass, "{plan}");
+        // What stays lies between.
+        let stays = |place: &&Place| matches!(place, Place::Resident(_));
+        let count = plan.places.iter().filter(stays).count();
+        let first_half = plan.places[..layers_of / 2].iter().filter(stays).count();
+        assert!(first_half.abs_diff(count / 2) <= 1, "{first_half} of {count}");
+    }
+}
+
 #[test]
 fn a_board_that_is_too_small_is_told_what_would_do() {
     let items = layers(&[64; 8]);

@@ -61,12 +61,13 @@ pub(super) fn balance(sizes: &[u64], domains: u64, limit: u64) -> Vec<usize> {
 pub(super) fn mixed(items: &[Item], room: &Room) -> Option<Layout> {
     (1..=u64::from(room.domains))
         .filter_map(|domains| mixed_in(items, room, domains))
-        .min_by_key(|(streamed, layout)| (*streamed, layout.domains.len()))
-        .map(|(_, layout)| layout)
+        .min_by_key(|(cuts, streamed, layout)| (*cuts, *streamed, layout.domains.len()))
+        .map(|(_, _, layout)| layout)
 }
 
-/// The layout over exactly `domains` domains and the bytes it streams.
-fn mixed_in(items: &[Item], room: &Room, domains: u64) -> Option<(u64, Layout)> {
+/// The layout over exactly `domains` domains, whether it cuts weights of layers, and the bytes it streams.
+/// `None` as well where the last domain is not needed.
+fn mixed_in(items: &[Item], room: &Room, domains: u64) -> Option<(bool, u64, Layout)> {
     let last = (domains - 1) as usize;
     let mut shares = vec![room.share(); domains as usize];
     let mut places = Vec::with_capacity(items.len());
@@ -77,8 +78,12 @@ fn mixed_in(items: &[Item], room: &Room, domains: u64) -> Option<(u64, Layout)> 
         while domain < last && shares[domain].resident + size > room.per_domain {
             domain += 1;
         }
-        if domain == last || size > left {
+        if domain == last {
             break;
+        }
+        if size > left {
+            // Fewer domains have this room in one piece: for whole slots, and for what stays to lie between them.
+            return None;
         }
         shares[domain].resident += size;
         left -= size;
@@ -99,13 +104,15 @@ fn mixed_in(items: &[Item], room: &Room, domains: u64) -> Option<(u64, Layout)> 
     }));
     let class = Class { domain: id, slot: ring.slot, slots: room.ring };
     let streamed = rest.iter().map(|i| i.bytes()).sum::<u64>() - ring.kept_bytes;
-    Some((streamed, Layout { domains: shares, classes: vec![class], places }))
+    Some((ring.cuts, streamed, Layout { domains: shares, classes: vec![class], places }))
 }
 
 /// What stays and what goes through a ring in one domain.
 pub(super) struct Ring {
     pub(super) slot: u64,
     pub(super) kept_bytes: u64,
+    /// Whether the room is too small for whole weights of layers: reads are then small, and jobs many.
+    pub(super) cuts: bool,
     /// For each item the parts in which it is streamed; `None` when it stays.
     pub(super) parts: Vec<Option<u32>>,
 }
@@ -138,7 +145,7 @@ impl Ring {
         best.or_else(|| {
             let slot = left / slots / PAGE * PAGE;
             let parts = items.iter().map(|i| i.parts(slot).map(|p| Some(p.count())));
-            Some(Ring { slot, kept_bytes: 0, parts: parts.collect::<Option<_>>()? })
+            Some(Ring { slot, kept_bytes: 0, cuts: true, parts: parts.collect::<Option<_>>()? })
         })
     }
 
@@ -157,7 +164,7 @@ impl Ring {
                 parts.push(Some(item.parts(slot)?.count()));
             }
         }
-        Some(Ring { slot, kept_bytes, parts })
+        Some(Ring { slot, kept_bytes, cuts: false, parts })
     }
 }
 
