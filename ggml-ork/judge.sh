@@ -3,6 +3,8 @@
 #
 #   bash ggml-ork/judge.sh LIBRARY [prebuilt]
 #
+# ORK_JUDGE_PRELOAD names librknpu_sim_preload.so, and ORK_JUDGE_LIBC this library built with
+# RUSTFLAGS="--cfg rustix_use_libc", which calls a driver by the C library: with both, an NPU is wedged in the middle.
 # llama.cpp comes from npm: node-llama-cpp has libraries that are built already, and carries the whole tree, with
 # tests, which is built once, into ORK_LLAMA_DIR (~/.cache/ork-llama). With `prebuilt` nothing is built: the same text
 # in every way, by the libraries alone. Needs npm, node, git, a C++ compiler, cmake and ninja (else pip's), and the
@@ -131,6 +133,38 @@ text() {
         </dev/null 2>"$work/log"
 }
 
+# Whether a small file system can be had.
+mountable() {
+    mkdir -p "$work/small"
+    unshare -rm mount -t tmpfs -o size=1m tmpfs "$work/small" 2>/dev/null || { echo "left out: no mount namespaces"; false; }
+}
+
+# peak MODEL [VARIABLE=VALUE…]: the most memory that a process has had that answers a prompt, in MiB, files it has
+# mapped and the simulator's memory of the device included.
+peak() {
+    local model=$1
+    shift
+    env "$@" "$bin/llama-completion" -m "$model" -p "${prompts[0]}" -n 8 --temp 0 -no-cnv -t 2 -c 512 \
+        </dev/null >/dev/null 2>"$work/log" &
+    local most=0 now pid=$!
+    while now=$(awk '/^VmHWM/ { print int($2 / 1024) }' /proc/$pid/status 2>/dev/null) && [ -n "$now" ]; do
+        most=$now
+        sleep 0.02
+    done
+    wait $pid && echo "$most"
+}
+
+# memory MODEL BUDGET: beside what the CPU backend takes alone, an answer takes the weights that are loaded, or what they
+# are streamed through, and little more: activations, programs, threads.
+memory() {
+    local alone with loaded
+    alone=$(peak "$1" GGML_BACKEND_PATH='') && with=$(peak "$1" "$2") || return
+    loaded=$(sed -n 's/^ork: .* loads of weights, \([0-9]*\) MiB.*/\1/p' "$work/log" | tail -n 1)
+    case $2 in *=60) loaded=60 ;; esac
+    echo "$2: $with MiB at most, $alone by the CPU backend alone, $loaded of weights on the device"
+    [ $((with - alone - loaded)) -le 40 ]
+}
+
 for model in "$ORK_TEST_SMOLLM2" "$ORK_TEST_GEMMA"; do
     part "the same text in every way: $(basename "$model")"
     pack=$work/$(basename "$model").orkpack
@@ -157,6 +191,28 @@ for model in "$ORK_TEST_SMOLLM2" "$ORK_TEST_GEMMA"; do
     env "$bin/llama-completion" -m "$model" -p "${prompts[2]}" -n 20 --temp 0 -no-cnv -t 2 --load-mode none \
         </dev/null 2>"$work/log" >"$work/text" || fail "--load-mode none"
     cmp "$work/text" "$work/wanted" || fail "--load-mode none changes the text"
+    # A disk that is full while it packs: the NPU goes on without the pack.
+    if mountable; then
+        unshare -rm bash -c 'mount -t tmpfs -o size=40m tmpfs "$1" && shift && exec "$@"' - "$work/small" \
+            env ORK_PERSIST="$work/small/m.orkpack" "$bin/llama-completion" -m "$model" -p "${prompts[2]}" -n 20 \
+            --temp 0 -no-cnv -t 2 </dev/null 2>"$work/log" >"$work/text" || fail "a full disk"
+        cmp "$work/text" "$work/wanted" || fail "a full disk changes the text"
+        [ "$(grep -c 'ork: the pack could not be completed: .*No space' "$work/log")" = 1 ] || fail "a full disk is not said once"
+        grep -q 'left to the CPU:' "$work/log" && fail "a full disk takes products from the NPU"
+    fi
+    # An NPU that is wedged from the middle of the prompt on.
+    if [ -f "${ORK_JUDGE_PRELOAD:-}" ] && [ -f "${ORK_JUDGE_LIBC:-}" ]; then
+        text "$model" "${prompts[2]}" ORK_DEVICE=auto GGML_BACKEND_PATH="$ORK_JUDGE_LIBC" LD_PRELOAD="$ORK_JUDGE_PRELOAD" \
+            RKNPU_SIM_CLOCK=virtual RKNPU_SIM_FAULTS=hang:after=40:times=1000 >"$work/text" || fail "a wedged NPU"
+        cmp "$work/text" "$work/wanted" || fail "a wedged NPU changes the text"
+        [ "$(grep -c 'ork: the NPU has failed, the CPU goes on' "$work/log")" = 1 ] || fail "a wedged NPU is not said once"
+    else
+        echo "left out: a wedged NPU (ORK_JUDGE_PRELOAD, ORK_JUDGE_LIBC)"
+    fi
+    # Weights are in memory once: mapped, which is the system's to take back, and quantised, within the budget.
+    for way in ORK_WCACHE_BUDGET_MB=3072 ORK_WCACHE_BUDGET_MB=60; do
+        memory "$model" "$way" || fail "$way: a second copy of weights"
+    done
     printf '%s\n' damaged >"$work/bad.orkpack"
     text "$model" "${prompts[2]}" ORK_PERSIST="$work/bad.orkpack" >"$work/text"
     grep -q 'left to the CPU' "$work/log" || fail "a damaged pack is not said"

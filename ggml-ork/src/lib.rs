@@ -19,7 +19,7 @@
 //! | `graph` | which nodes are taken, and lists of products from them |
 //! | `buffers`, `engine` | from a tensor to a weight of a model that is on the device |
 //! | `keep` | packs |
-//! | `settings`, `say`, `tally` | the environment, the log, the counts |
+//! | `settings`, `say`, `tally`, `guard` | the environment, the log, the counts, panics |
 #![deny(unsafe_code)]
 
 mod buffers;
@@ -29,6 +29,7 @@ mod engine;
 #[doc(hidden)]
 pub mod ggml;
 mod graph;
+mod guard;
 mod host;
 mod keep;
 mod maps;

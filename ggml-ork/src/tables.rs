@@ -2,9 +2,7 @@
 //! panic out.
 #![allow(unsafe_code)]
 
-use std::any::Any;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::OnceLock;
 
@@ -17,6 +15,7 @@ use crate::ggml::{
     SUCCESS, Status, Tensor, USAGE_COMPUTE,
 };
 use crate::graph::{self, Owner};
+use crate::guard::guarded;
 use crate::host::{Host, Refusal, Resolve, resolve_loaded};
 use crate::memory::{ALIGNMENT, HostMemory, Node, View};
 use crate::plugin::Plugin;
@@ -165,29 +164,6 @@ const BACKEND: BackendInterface = BackendInterface {
 fn buffer_type<I>(interface: I, device: *mut Device, context: *mut c_void) -> AnyBufferType {
     let table = Box::leak(Box::new(BufferType { interface, device, context }));
     (table as *mut BufferType<I>).cast()
-}
-
-/// Runs a callback's work; a panic becomes a line in the log, and `failed`.
-fn guarded<T>(plugin: Option<&Plugin>, failed: T, work: impl FnOnce() -> T) -> T {
-    match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(done) => done,
-        Err(panic) => {
-            // Whatever happens while this is said, too, stays here.
-            let _ = catch_unwind(AssertUnwindSafe(|| {
-                let line = format!("a fault in this library: {}", message(&*panic));
-                match plugin {
-                    Some(plugin) => plugin.say.line(Level::Error, &line),
-                    None => eprintln!("ork: {line}"),
-                }
-            }));
-            failed
-        }
-    }
-}
-
-fn message(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
 }
 
 /// The tables behind a context of theirs.

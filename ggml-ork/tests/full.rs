@@ -50,6 +50,7 @@ fn the_npu_goes_on_without_the_pack_and_says_so_once() {
     // Files may not grow past some of the weights: as on a full disk, writes fail in the middle of one. What the
     // simulator has for memory is smaller.
     let limit = libc::rlimit { rlim_cur: 2300 << 10, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: both take numbers, and a structure that is there; nothing in this process handles the signal.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
         assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &limit), 0);
@@ -60,6 +61,7 @@ fn the_npu_goes_on_without_the_pack_and_says_so_once() {
     assert!(!pack.exists());
     // With room again the next run makes it of what there is.
     let all = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, ..limit };
+    // SAFETY: as above.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &all) }, 0);
     let (said, got) = pass(&settings, file.path(), "is complete: the next run loads it");
     assert!(got == wanted && pack.exists());
