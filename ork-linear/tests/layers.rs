@@ -8,8 +8,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::slice;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ork_cache::Store;
+use ork_cache::plan::{Board, Plan};
 use ork_linear::{Depth, Error, Layers, Product, Setup, open};
 use ork_weights::convert::{Options, TierChoice, convert};
 use ork_weights::model::{Model, OpenOptions, synth::Shape};
@@ -377,6 +379,57 @@ fn a_dense_layer_is_four_submits_a_core() {
             let submits = after - before;
             assert!((1..=4 * u64::from(shape.layers)).contains(&submits), "core {core}: {submits}");
         }
+    }
+}
+
+/// What the cache has loaded, once nothing more is loaded ahead.
+fn settled_loads(layers: &Layers) -> u64 {
+    let loads = || layers.cache().stats().loads();
+    let (mut last, mut same) = (loads(), 0);
+    while same < 10 {
+        std::thread::sleep(Duration::from_millis(10));
+        let now = loads();
+        (last, same) = (now, if now == last { same + 1 } else { 0 });
+    }
+    last
+}
+
+#[test]
+fn a_pass_loads_what_ork_plan_says_and_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let shape = Shape { embedding: 512, feed_forward: 1024, layers: 4, ..Shape::tiny() };
+    shape.write(File::create(&path).unwrap()).unwrap();
+    let model = Model::open(&path, &OpenOptions::default()).unwrap();
+    let store = Arc::new(Store::from_model(model, ROTATED, None).unwrap());
+    for part in [2, 4] {
+        let setup = setup(&store, part, Depth::Bits16);
+        let board = Board {
+            budget: Some(setup.cache.budget),
+            rows: setup.cache.rows * 2,
+            ..Board::known("rk3588-16g").unwrap()
+        };
+        let plan = Plan::new("model", store.items(), &board).unwrap();
+        let best = plan.cost.loads_per_pass;
+        assert!(best > 0, "a {part}th");
+        let device = device(Driver::Rknpu);
+        let mut layers = open(&device, slice::from_ref(&store), &setup).unwrap();
+        let layers = &mut layers[0];
+        // The first passes load what stays.
+        every_weight(layers, 2);
+        let before = settled_loads(layers);
+        every_weight(layers, 5);
+        assert_eq!(settled_loads(layers) - before, 5 * best, "a {part}th");
+    }
+}
+
+/// Passes over all weights in the order of their file, 33 rows each.
+fn every_weight(layers: &mut Layers, passes: usize) {
+    let weights = layers.store().items().len();
+    for weight in (0..passes).flat_map(|_| 0..weights) {
+        let (k, n) = layers.shape(weight).unwrap();
+        let (input, mut out) = (noise(33 * k as usize, 1), vec![0.0; 33 * n as usize]);
+        layers.multiply(33, &input, [Product { weight, out: &mut out }]).unwrap();
     }
 }
 
