@@ -11,6 +11,8 @@ use rknpu::chains::Chains;
 use rknpu::{Device, OpenOptions, Precision};
 use serde::{Deserialize, Serialize};
 
+use crate::plan::Speeds;
+
 /// Version of the file's form; others are passed over.
 const FORM: u32 = 1;
 
@@ -133,6 +135,25 @@ impl Profile {
         let beside = path.with_extension("new");
         fs::write(&beside, serde_json::to_string_pretty(self)? + "\n")?;
         fs::rename(&beside, path)
+    }
+
+    /// What a plan's cost is reckoned with; the defaults for what was not measured, or measured as nothing.
+    ///
+    /// ```
+    /// use ork_cache::plan::Speeds;
+    /// use ork_cache::profile::Profile;
+    ///
+    /// let profile = Profile { submit_seconds: Some(200e-6), ..Profile::careful("rknpu") };
+    /// assert_eq!(profile.speeds(), Speeds { submit_seconds: 200e-6, ..Speeds::default() });
+    /// ```
+    pub fn speeds(&self) -> Speeds {
+        let measured = |figure: Option<f64>| figure.filter(|f| f.is_finite() && *f > 0.0);
+        let Speeds { disk_bytes_per_second, submit_seconds } = Speeds::default();
+        Speeds {
+            disk_bytes_per_second: measured(self.disk_bytes_per_second)
+                .unwrap_or(disk_bytes_per_second),
+            submit_seconds: measured(self.submit_seconds).unwrap_or(submit_seconds),
+        }
     }
 
     /// How a device is to be opened.

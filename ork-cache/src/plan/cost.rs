@@ -29,12 +29,31 @@ pub struct Cost {
     pub bytes_per_pass: u64,
     /// Changes of the domain that is at work.
     pub switches_per_pass: u64,
+    /// Jobs of one core: one for each weight, or part of one, and block of rows. Chains make fewer of them.
+    #[serde(default)]
+    pub submits_per_pass: u64,
     /// Weights that LRU would load, whole, with the same bytes in the same domains.
     pub lru_weights_per_pass: u64,
     /// Bytes that LRU would load.
     pub lru_bytes_per_pass: u64,
     /// Changes of domain under LRU.
     pub lru_switches_per_pass: u64,
+}
+
+/// What a board needs for a pass's loads and submits.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Speeds {
+    /// Bytes a second that the disk gives to streamed weights.
+    pub disk_bytes_per_second: f64,
+    /// What a submit costs, whatever it does.
+    pub submit_seconds: f64,
+}
+
+impl Default for Speeds {
+    /// As long as nobody has measured: an NVMe disk of 2 GB/s, and the most that the C project has seen a submit cost.
+    fn default() -> Speeds {
+        Speeds { disk_bytes_per_second: 2e9, submit_seconds: 365e-6 }
+    }
 }
 
 impl Cost {
@@ -44,8 +63,14 @@ impl Cost {
         classes: &[Class],
         places: &[Place],
         ring: u32,
+        blocks: u32,
     ) -> Cost {
-        let mut cost = Cost::default();
+        let jobs = places.iter().map(|place| match place {
+            Place::Resident(_) => 1,
+            Place::Slot(_, parts) => u64::from(*parts),
+        });
+        let submits_per_pass = jobs.sum::<u64>().saturating_mul(blocks.into());
+        let mut cost = Cost { submits_per_pass, ..Cost::default() };
         let mut experts = vec![(0u64, 0u64); classes.len()];
         let mut last = None;
         for (item, place) in items.iter().zip(places) {
@@ -78,6 +103,34 @@ impl Cost {
         }
         cost.lru(items, shares);
         cost
+    }
+
+    /// Seconds that the disk needs for what a pass loads.
+    ///
+    /// ```
+    /// use ork_cache::plan::Speeds;
+    ///
+    /// # let plan = ork_cache::doc::plan()?;
+    /// let speeds = Speeds { disk_bytes_per_second: 12e6, ..Speeds::default() };
+    /// assert_eq!(plan.cost.disk_seconds(&speeds), f64::from(12 << 20) / 12e6);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn disk_seconds(&self, speeds: &Speeds) -> f64 {
+        self.bytes_per_pass as f64 / speeds.disk_bytes_per_second
+    }
+
+    /// Seconds that submits cost a pass, at most.
+    ///
+    /// ```
+    /// use ork_cache::plan::Speeds;
+    ///
+    /// # let plan = ork_cache::doc::plan()?;
+    /// let speeds = Speeds { submit_seconds: 0.25, ..Speeds::default() };
+    /// assert_eq!(plan.cost.submit_seconds(&speeds), 16.0 * 0.25);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn submit_seconds(&self, speeds: &Speeds) -> f64 {
+        self.submits_per_pass as f64 * speeds.submit_seconds
     }
 
     /// Two passes of LRU: the second is the steady state of a scan.

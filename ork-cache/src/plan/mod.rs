@@ -35,7 +35,7 @@ mod show;
 pub use apply::{Part, Placed};
 pub use board::Board;
 pub use budget::PlanError;
-pub use cost::Cost;
+pub use cost::{Cost, Speeds};
 pub use item::{Experts, Item, Shape, ShapeError};
 
 use serde::{Deserialize, Serialize};
@@ -193,7 +193,8 @@ impl Plan {
             (true, true) => Mode::Mixed,
             (false, true) => Mode::Stream,
         };
-        let cost = Cost::of(items, &domains, &classes, &places, room.ring);
+        let blocks = board.rows.max(1).div_ceil(rows.max(1));
+        let cost = Cost::of(items, &domains, &classes, &places, room.ring, blocks);
         let (model, board) = (model.to_owned(), board.clone());
         let bytes = items.iter().map(Item::bytes).sum();
         Some(Plan { model, bytes, board, rows, mode, domains, classes, places, cost })

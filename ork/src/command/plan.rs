@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use ork_cache::Store;
-use ork_cache::plan::{Board, Item, Place, Plan, Shape};
+use ork_cache::plan::{Board, Item, Place, Plan, Shape, Speeds};
+use ork_cache::profile::Profile;
 use serde::Serialize;
 
 use crate::cli::{PlanArgs, PlanDriver};
@@ -16,7 +17,19 @@ use crate::target::{check_output, write_bytes};
 
 #[derive(Serialize)]
 struct View {
-    plans: Vec<Plan>,
+    plans: Vec<Timed>,
+    speeds: Speeds,
+    /// Whether these are from a profile of `ork check`; what that did not measure is assumed all the same.
+    measured: bool,
+}
+
+/// A plan, and what its passes take.
+#[derive(Serialize)]
+struct Timed {
+    #[serde(flatten)]
+    plan: Plan,
+    disk_seconds: f64,
+    submit_seconds: f64,
 }
 
 /// Runs the command.
@@ -52,7 +65,18 @@ pub(super) fn run(args: &PlanArgs, report: Report) -> Result<()> {
     if let Some(path) = &args.html {
         write_bytes(path, page(&name, &items, &plans).as_bytes())?;
     }
-    let view = View { plans };
+    let driver = match args.driver {
+        PlanDriver::Rknpu => "rknpu",
+        PlanDriver::Rocket => "rocket",
+    };
+    let profile = Profile::of_user(false).filter(|profile| profile.driver == driver);
+    let speeds = profile.as_ref().map(Profile::speeds).unwrap_or_default();
+    let timed = |plan: Plan| {
+        let (disk, submit) = (plan.cost.disk_seconds(&speeds), plan.cost.submit_seconds(&speeds));
+        Timed { plan, disk_seconds: disk, submit_seconds: submit }
+    };
+    let plans = plans.into_iter().map(timed).collect();
+    let view = View { plans, speeds, measured: profile.is_some() };
     report.print(&view, || text(&view))
 }
 
@@ -95,8 +119,17 @@ fn items(path: &Path) -> Result<(String, Vec<Item>)> {
 
 fn text(view: &View) -> String {
     let mut text = String::new();
-    for plan in &view.plans {
-        let _ = writeln!(text, "{plan}");
+    let Speeds { disk_bytes_per_second, submit_seconds } = view.speeds;
+    let known =
+        if view.measured { "as `ork check` found" } else { "assumed, `ork check` measures" };
+    for Timed { plan, disk_seconds, submit_seconds: submits } in &view.plans {
+        let _ = writeln!(
+            text,
+            "{plan}\n  the disk needs {disk_seconds:.2} s for a pass at {:.2} GB/s, submits at most {submits:.2} s \
+             at {:.0} µs ({known})",
+            disk_bytes_per_second / 1e9,
+            submit_seconds * 1e6,
+        );
     }
     text
 }

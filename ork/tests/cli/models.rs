@@ -3,6 +3,7 @@
 use std::fs;
 
 use super::{fails, json, made, model, ork, pack, text};
+use ork_cache::profile::Profile;
 use ork_weights::model::synth::Shape;
 use ork_weights::pack::{Dtype, PackWriter, WriterOptions};
 
@@ -241,6 +242,35 @@ fn plans_are_printed_before_anything_runs() {
     fails(&["plan", "no-such-model"], 2, &["llama-3.1-70b"]);
     fails(&["plan", "gemma-2-9b", "--board", "toaster"], 2, &["rk3588-16g"]);
     fails(&["plan", "gemma-2-9b", "--budget", "1M"], 2, &["raise --budget"]);
+}
+
+#[test]
+fn plans_reckon_with_what_was_measured_of_this_driver() {
+    let settings = tempfile::tempdir().unwrap();
+    let plan = |driver: &str| {
+        let mut command = ork(&["plan", "gemma-2-27b", "--driver", driver, "--json"]);
+        let output = command.env("XDG_CONFIG_HOME", settings.path()).output().unwrap();
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
+    };
+    let of = |view: &serde_json::Value, what: &str| view["plans"][0][what].as_f64().unwrap();
+    let unmeasured = plan("rknpu");
+    let (cost, assumed) = (&unmeasured["plans"][0]["cost"], plan("rocket"));
+    let loads = cost["bytes_per_pass"].as_f64().unwrap();
+    let submits = cost["submits_per_pass"].as_f64().unwrap();
+    assert_eq!(of(&unmeasured, "disk_seconds"), loads / 2e9);
+    assert_eq!(of(&unmeasured, "submit_seconds"), submits * 365e-6);
+    let profile = Profile {
+        disk_bytes_per_second: Some(5e8),
+        submit_seconds: Some(1e-3),
+        ..Profile::careful("rknpu")
+    };
+    let path = Profile::path(false, |_| Some(settings.path().into())).unwrap();
+    profile.save(&path).unwrap();
+    let measured = plan("rknpu");
+    assert_eq!(of(&measured, "disk_seconds"), loads / 5e8);
+    assert_eq!(of(&measured, "submit_seconds"), submits * 1e-3);
+    assert_eq!((&unmeasured["measured"], &measured["measured"]), (&false.into(), &true.into()));
+    assert_eq!(plan("rocket"), assumed, "it was measured with the other driver");
 }
 
 #[test]
