@@ -89,7 +89,10 @@ fn a_damaged_file_names_tensor_and_numbers() {
     let mut huge = one.clone();
     huge[..8].copy_from_slice(&u64::MAX.to_le_bytes());
     let files: [(Vec<u8>, &[&str]); 10] = [
-        (b"1234567".to_vec(), &["7 bytes are no safetensors file", "download"]),
+        (
+            b"\x01\x02\x03\x04\x05\x06\x07".to_vec(),
+            &["7 bytes are no safetensors file", "download"],
+        ),
         (one[..50].to_vec(), &["bytes of", "are missing", "incomplete"]),
         (one[..one.len() - 100].to_vec(), &["100 bytes of", "are missing", "incomplete"]),
         (huge, &["18446744073709551615", "download the file again"]),

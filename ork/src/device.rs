@@ -162,7 +162,9 @@ impl DeviceChoice {
             DeviceChoice::Path(path) => npu(Some(path)).map_err(|error| {
                 let reason = match error {
                     rknpu::Error::NoNode { .. } => "does not exist".into(),
-                    rknpu::Error::OtherDriver { driver, .. } => format!("belongs to {driver:?}"),
+                    rknpu::Error::OtherDriver { driver, .. } => {
+                        format!("is no NPU's node: {driver}")
+                    }
                     error => return error.into(),
                 };
                 Error::Node { path: path.clone(), reason }

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use ork_cache::Store;
 use ork_tests::bench::{Bench, assert_nothing_left, machine, passes, session};
+use ork_weights::convert::writer_options;
 use ork_weights::model::synth::Shape;
-use ork_weights::pack::{PackWriter, WriterOptions, verify};
+use ork_weights::pack::{PackWriter, verify};
 use ork_weights::quantise::Tier;
 use rknpu::Device;
 use rknpu::sim::{CallKind, Fault};
@@ -61,10 +62,9 @@ fn packing_while_running_goes_on_where_a_fault_ended_it() {
     let store = || {
         let model = bench.model();
         let identity = model.identity(false).unwrap();
-        let weights = model.weights().len() as u32;
-        let options = WriterOptions { expected: Some(weights), ..WriterOptions::default() };
+        let options = writer_options(&model, Tier::default()).unwrap();
         let writer = PackWriter::create(bench.pack_path(), &identity, options).unwrap();
-        Arc::new(Store::from_model(model, Tier::Int8, Some(writer)).unwrap())
+        Arc::new(Store::from_model(model, Tier::default(), Some(writer)).unwrap())
     };
     // Once is not enough: a job that fails is run again after a reset.
     for after in [2, 9] {

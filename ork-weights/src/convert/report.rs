@@ -17,7 +17,7 @@ use std::time::Duration;
 /// let report = convert(&model, folder.path().join("m.orkpack"), &options, |_| {})?;
 /// let first = &report.weights[0];
 /// assert_eq!((&*first.name, first.tier.as_str()), ("blk.0.attn_q.weight", "rotated-int8"));
-/// assert!(first.error.is_some_and(|error| error < 0.01));
+/// assert!(first.error.is_some_and(|error| error < 0.05)); // of the values' size
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]

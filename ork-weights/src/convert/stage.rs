@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::mpsc;
 
 /// Bytes of packed pieces in memory at once. A piece that is larger alone is alone.
-const IN_FLIGHT: usize = 32 << 20;
+const IN_FLIGHT: usize = 24 << 20;
 
 /// A weight to convert.
 pub(super) struct Work<'a> {
@@ -83,7 +83,7 @@ impl Stage<'_> {
         written: &mpsc::Receiver<Vec<u8>>,
         done: &mut impl FnMut(WeightReport),
     ) -> Result<(), ConvertError> {
-        let (mut in_flight, mut spare) = (0, Vec::new());
+        let (mut in_flight, mut spares) = (0, Vec::<Vec<u8>>::new());
         for (index, (work, left)) in plan.iter().zip(left).enumerate() {
             let weight = work.weight;
             let report = WeightReport::new(weight, work.tier, work.bytes());
@@ -112,15 +112,17 @@ impl Stage<'_> {
                     match written.recv() {
                         Ok(buffer) => {
                             in_flight -= buffer.capacity();
-                            spare = buffer;
+                            spares.push(buffer);
                         }
                         // The writer failed; joining it says why.
                         Err(mpsc::RecvError) => return Ok(()),
                     }
                 }
-                let mut blob = std::mem::take(&mut spare);
-                if blob.capacity() < bytes {
-                    blob = Vec::new();
+                // Memory is used again: what is freed here would lie about in the allocator.
+                let fits = spares.iter().position(|spare| spare.capacity() >= bytes);
+                let mut blob = fits.map_or_else(Vec::new, |at| spares.swap_remove(at));
+                if fits.is_none() {
+                    spares.clear();
                 }
                 blob.resize(bytes, 0);
                 let packed = self.encode(work, channels, &recipe, blob)?;

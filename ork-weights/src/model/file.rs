@@ -10,7 +10,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 /// How the bytes of weights are read.
@@ -73,20 +73,26 @@ pub(crate) struct ModelFile {
     /// The file again, for weights that are read past the page cache.
     direct: OnceLock<DirectFile>,
     /// Buffers that no reader has at the moment.
-    spare: Mutex<Vec<Vec<u8>>>,
+    spare: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
 impl ModelFile {
     pub(crate) fn open(path: &Path, read: Read) -> Result<ModelFile, ModelError> {
         let (file, stat) = crate::regular_file::open(path).map_err(ModelError::io("open", path))?;
         let (len, modified) = (stat.len(), stat.modified().ok());
-        let (direct, spare) = (OnceLock::new(), Mutex::default());
+        let (direct, spare) = (OnceLock::new(), Arc::default());
         let opened = ModelFile { path: path.to_owned(), file, len, modified, direct, spare };
         if read == Read::Direct {
             // Where the file system can't, it is read through the page cache.
             let _ = opened.read_directly();
         }
         Ok(opened)
+    }
+
+    /// The files of one model are read with the same buffers: one after the other, each would keep its own.
+    pub(crate) fn share_buffers(files: &mut [ModelFile]) {
+        let Some((first, others)) = files.split_first_mut() else { return };
+        others.iter_mut().for_each(|file| file.spare = Arc::clone(&first.spare));
     }
 
     /// From now on weights are read past the page cache.
@@ -178,9 +184,7 @@ impl ModelFile {
     /// Reads `bytes` from `start` on, which the file has, into `buffer`, which grows as needed.
     fn fill<'b>(&self, start: u64, bytes: usize, buffer: &'b mut Vec<u8>) -> io::Result<&'b [u8]> {
         let Some(direct) = self.direct.get() else {
-            if buffer.len() < bytes {
-                buffer.resize(bytes, 0);
-            }
+            grow(buffer, bytes);
             let target = &mut buffer[..bytes];
             target.par_chunks_mut(CHUNK).enumerate().try_for_each(|(index, chunk)| {
                 self.read_at(start + (index * CHUNK) as u64, chunk)
@@ -192,9 +196,8 @@ impl ModelFile {
         let from = start - start % PAGE;
         let end = (start + bytes as u64).next_multiple_of(PAGE).min(self.len);
         let (skip, room) = ((start - from) as usize, (end - from) as usize);
-        if buffer.len() < room + PAGE as usize {
-            buffer.resize(room + PAGE as usize, 0);
-        }
+        // As much for all reads of this length, however they lie between pages.
+        grow(buffer, bytes + 3 * PAGE as usize);
         let aligned = buffer.as_ptr().align_offset(PAGE as usize).min(PAGE as usize);
         let target = &mut buffer[aligned..aligned + room];
         direct.read(&self.file, from, target)?;
@@ -221,6 +224,14 @@ impl ModelFile {
         if length.is_some() {
             let _ = rustix::fs::fadvise(&self.file, range.start, length, advice);
         }
+    }
+}
+
+/// Makes room for `bytes`. What was there goes first: both at once would be twice the memory.
+fn grow(buffer: &mut Vec<u8>, bytes: usize) {
+    if buffer.len() < bytes {
+        *buffer = Vec::new();
+        *buffer = vec![0; bytes];
     }
 }
 

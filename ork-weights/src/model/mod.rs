@@ -245,16 +245,17 @@ impl Model {
         let mut start = [0; START];
         let start = &mut start[..START.min(first.len() as usize)];
         first.read_at(0, start).map_err(ModelError::io("read", path))?;
-        let (files, mut tensors, headers, header) = match recognise::kind(path, start, first.len())?
-        {
-            Kind::Gguf => open_gguf(first, options.read)?,
-            Kind::Safetensors => {
-                shards::alone(path)?;
-                let (header, tensors) = safetensors::tensors(&first, 0)?;
-                (vec![first], tensors, vec![header], None)
-            }
-            Kind::Index => open_index(path, options.read)?,
-        };
+        let (mut files, mut tensors, headers, header) =
+            match recognise::kind(path, start, first.len())? {
+                Kind::Gguf => open_gguf(first, options.read)?,
+                Kind::Safetensors => {
+                    shards::alone(path)?;
+                    let (header, tensors) = safetensors::tensors(&first, 0)?;
+                    (vec![first], tensors, vec![header], None)
+                }
+                Kind::Index => open_index(path, options.read)?,
+            };
+        ModelFile::share_buffers(&mut files);
         names(&files, &tensors)?;
         unique(&files, &tensors)?;
         let samples = Samples::of(headers, &tensors);

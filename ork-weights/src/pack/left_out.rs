@@ -35,7 +35,7 @@ const ROLES: [Role; 11] = [
 /// writer.finish()?;
 /// let pack = Pack::open(&path)?;
 /// assert_eq!(pack.left_out().iter().next(), Some(("output_norm.weight", Role::Norm)));
-/// # Ok::<(), ork_weights::pack::PackError>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {

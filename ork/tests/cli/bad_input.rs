@@ -171,7 +171,11 @@ fn a_model_that_is_not_there_is_named_once() {
 fn a_device_that_is_not_one() {
     let (_folder, _model, pack) = pack();
     fails(&["bench", text(&pack), "--device", "/dev/dri/card99"], 4, &["/dev/dri/card99"]);
-    fails(&["probe", "cores", "--device", "/dev/null"], 4, &["/dev/null belongs to", "auto looks"]);
+    fails(
+        &["probe", "cores", "--device", "/dev/null"],
+        4,
+        &["/dev/null is no NPU's node", "auto looks"],
+    );
     fails(
         &["bench", text(&pack), "--device", "sim:foo"],
         2,

@@ -347,7 +347,8 @@ impl<E: Element> Matmul<E> {
     /// let device = Device::simulated(config)?;
     /// let domains = [device.new_domain()?, device.new_domain()?];
     /// let part = Layout::new(64, 32, Precision::Int8)?;
-    /// let mut buffers = [domains[0].alloc(2048)?, domains[1].alloc(2048)?];
+    /// let bytes = part.bytes() as usize;
+    /// let mut buffers = [domains[0].alloc(bytes)?, domains[1].alloc(bytes)?];
     /// reference::tile_i8(part, |_, n| n as i8, buffers[0].as_mut_slice());
     /// reference::tile_i8(part, |_, n| 32 + n as i8, buffers[1].as_mut_slice());
     /// let [left, right] = buffers;

@@ -90,6 +90,7 @@ pub(super) fn run(name: &str, args: &CheckArgs, report: Report) -> Result<()> {
         Err(Error::Device(error)) if is_opening(&error) => {
             Verdict::NoDevice { reason: ork_cache::chain(&error) }
         }
+        Err(error @ Error::Node { .. }) => Verdict::NoDevice { reason: error.to_string() },
         Err(error) => Verdict::Failed { reason: ork_cache::chain(&error) },
     };
     Report { json: true }.print(&verdict, String::new)
