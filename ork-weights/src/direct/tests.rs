@@ -83,6 +83,39 @@ fn whole_blocks_go_past_the_cache() {
     }
 }
 
+/// Bytes of a file that the page cache holds, by util-linux's `fincore`; `None` where that is not installed.
+fn cached(file: &tempfile::NamedTempFile) -> Option<u64> {
+    let mut fincore = std::process::Command::new("fincore");
+    fincore.args(["--bytes", "--noheadings", "--output", "RES"]).arg(file.path());
+    let said = fincore.output().ok()?;
+    Some(String::from_utf8(said.stdout).unwrap().trim().parse().unwrap())
+}
+
+#[test]
+fn what_is_read_directly_adds_less_than_a_hundredth_to_the_page_cache() {
+    let (file, bytes) = file(LEN);
+    let forget = || {
+        file.as_file().sync_all().unwrap();
+        rustix::fs::fadvise(file.as_file(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    };
+    let mut buffer = Vec::new();
+    for direct in both(file.as_file()) {
+        forget();
+        let Some(before) = cached(&file) else {
+            return eprintln!("no fincore here, nothing was tested");
+        };
+        let out = memory(&mut buffer, 0, LEN);
+        direct.read(file.as_file(), 0, out).unwrap();
+        assert!(out == bytes);
+        let grown = cached(&file).unwrap().saturating_sub(before);
+        assert!(grown <= LEN as u64 / 100, "{grown} of {LEN} bytes");
+        // That it would be seen.
+        forget();
+        file.as_file().read_exact_at(out, 0).unwrap();
+        assert!(cached(&file).unwrap() - before >= LEN as u64 / 2);
+    }
+}
+
 #[test]
 fn what_is_cut_off_is_an_error() {
     let (file, bytes) = file(LEN);
