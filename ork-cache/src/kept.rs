@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use ork_weights::convert::{ConvertError, writer_options};
 use ork_weights::model::{Model, ModelError};
-use ork_weights::pack::{Freshness, Identity, Pack, PackError, PackWriter};
+use ork_weights::pack::{Freshness, Identity, Pack, PackError, PackWriter, WriterOptions};
 use ork_weights::quantise::Tier;
 
 use crate::environment::Environment;
@@ -130,7 +130,8 @@ impl Kept {
     }
 
     /// The weights of a model: those of its pack where that is there, in the form that it has, otherwise
-    /// quantised as they are used, and added to a new pack if one is to be kept.
+    /// quantised as they are used, and added to a new pack if one is to be kept. What an interrupted run left
+    /// there goes on, or is started over if it was of something else.
     ///
     /// # Errors
     /// [`KeptError`]. A pack of another model is never used and never overwritten.
@@ -154,7 +155,18 @@ impl Kept {
             return Ok(Opened { store, way: Way::Loaded { pack: target, names_model, touched } });
         }
         let options = writer_options(&model, tier)?;
-        let writer = PackWriter::create(&target, &identity, options).map_err(refuse)?;
+        let create = |replace| {
+            PackWriter::create(&target, &identity, WriterOptions { replace, ..options.clone() })
+        };
+        let writer = match create(false) {
+            Err(PackError::PartialDiffers { .. }) => {
+                // Not kept: it would also replace a pack that is put there meanwhile.
+                create(true).and_then(PackWriter::abandon).map_err(refuse)?;
+                create(false)
+            }
+            created => created,
+        };
+        let writer = writer.map_err(refuse)?;
         let store = Store::from_model(model, tier, Some(writer))?;
         Ok(Opened { store, way: Way::Building(target) })
     }

@@ -156,10 +156,17 @@ impl Linears for Watched {
             ));
         }
         // Complete as soon as every weight has been used once.
-        if let Some(store) = &self.building
-            && store.finish_if_whole()?.is_some()
-        {
-            self.building = None;
+        let kept = self.building.as_ref().map(|store| store.finish_if_whole());
+        match kept {
+            Some(Ok(Some(_))) => self.building = None,
+            Some(Err(error)) => {
+                self.building = None;
+                let reason = ork_cache::chain(&error);
+                self.report.note(format!(
+                    "warning: the weights are not kept for the next run, and this one goes on without: {reason}"
+                ));
+            }
+            Some(Ok(None)) | None => {}
         }
         Ok(())
     }

@@ -215,6 +215,23 @@ fn on_a_full_disk(folder: &Path) {
     ork(&["convert", text(&model), "-o", text(&pack)]).assert().success();
     ork(&["verify", text(&pack), "--model", text(&model)]).assert().success();
     assert!(!partial.exists());
+
+    // Room for some weights of a pack that is made on the way: the text goes on without it.
+    fs::write(&rest, vec![0; 3 << 20]).unwrap_err();
+    let full = fs::metadata(&rest).unwrap().len();
+    File::options().write(true).open(&rest).unwrap().set_len(full - (100 << 10)).unwrap();
+    let story = concat!(env!("CARGO_MANIFEST_DIR"), "/story/story.gguf");
+    let tell =
+        ["run", story, "A fox found a ball", "--raw", "--device", "sim", "--temperature", "0"];
+    let wanted = ork(&tell).args(["--max-tokens", "4"]).assert().success();
+    let kept = folder.join("story.orkpack");
+    let keep = format!("--persist={}", text(&kept));
+    let told = ork(&tell).args(["--max-tokens", "4", &keep]).assert().success();
+    let error = String::from_utf8_lossy(&told.get_output().stderr).into_owned();
+    assert_eq!(told.get_output().stdout, wanted.get_output().stdout, "{error}");
+    let said: Vec<&str> = error.lines().filter(|line| line.contains("warning")).collect();
+    assert!(said.len() == 1 && said[0].contains("No space left"), "{error}");
+    assert!(said[0].contains("not kept") && !kept.exists(), "{error}");
 }
 
 /// The demonstration's folders in `folder`.

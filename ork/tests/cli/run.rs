@@ -16,7 +16,8 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use assert_cmd::cargo::cargo_bin;
-use ork_weights::pack::Pack;
+use ork_weights::model::Model as GgufModel;
+use ork_weights::pack::{Dtype, Identity, Pack, PackWriter, WriterOptions};
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 
@@ -240,6 +241,37 @@ fn a_kept_pack_gives_the_same_text() {
         .assert()
         .success();
     assert_eq!(kept(), 2);
+}
+
+/// What an interrupted run of something else left at the pack's name does not stand in the way.
+#[test]
+fn a_leftover_of_something_else_is_started_over() {
+    let (folder, path) = writer();
+    let beside = |suffix: &str| folder.path().join(format!("m.orkpack{suffix}"));
+    let base = ["run", text(&path), LONG, "--raw", "--device", "sim", "--temperature", "0"];
+    let base = [&base[..], &["--max-tokens", "4"]].concat();
+    let keep = format!("--persist={}", text(&beside("")));
+    let kept = || {
+        let assert = ork(&[&base[..], &[&keep]].concat()).assert().success();
+        let output = assert.get_output();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(error.contains("are kept") && !error.contains("warning"), "{error}");
+        let made = std::fs::read(beside("")).unwrap();
+        std::fs::remove_file(beside("")).unwrap();
+        (output.stdout.clone(), made)
+    };
+    let wanted = kept();
+    let ours = GgufModel::open(&path, &Default::default()).unwrap().identity(false).unwrap();
+    let other = Identity { sample_hash: ours.sample_hash ^ 1, ..ours };
+    for identity in [ours, other] {
+        let options = WriterOptions { recipe: 1, ..WriterOptions::default() };
+        let mut left = PackWriter::create(beside(""), &identity, options).unwrap();
+        left.add("blk.0.attn_q.weight", 64, 64, Dtype::Int8, &[1; 4096], &[0.5; 64]).unwrap();
+        drop(left);
+        assert!(beside(".partial").exists() && beside(".journal").exists());
+        assert!(kept() == wanted);
+        assert!(!beside(".partial").exists() && !beside(".journal").exists());
+    }
 }
 
 #[test]
