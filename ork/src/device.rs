@@ -136,7 +136,7 @@ impl DeviceChoice {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Device`](crate::error::Error::Device): an NPU that is there and cannot be used is an
+    /// [`Error::Device`]: an NPU that is there and cannot be used is an
     /// error, never a reason to simulate it.
     pub fn open(&self, report: Report) -> Result<OpenDevice> {
         OpenDevice::new(self.find(report, None)?)
