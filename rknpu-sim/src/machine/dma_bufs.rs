@@ -64,7 +64,7 @@ impl Machine {
         prime::sync(&mut call, fd, flags)
     }
 
-    /// Maps a dma-buf that [`File::ioctl`] exported. The driver always maps from its first page,
+    /// Maps a dma-buf that [`File::ioctl`](crate::File::ioctl) exported. The driver always maps from its first page,
     /// whatever `offset` says.
     ///
     /// ```
